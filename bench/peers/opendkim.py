@@ -9,7 +9,7 @@ from .postfix import HOLD, Postfix
 from .smtp import free_port
 
 _START_SECONDS_MAX = 20.0
-_CONFIGURATION = """\
+CONFIGURATION = """\
 Socket inet:{port}@127.0.0.1
 Domain {domain}
 Selector {selector}
@@ -57,7 +57,7 @@ class SigningPostfix(Postfix):
         domain, selector, path = self._key(self._folder)
         names = {"port": self._milter_port, "domain": domain, "selector": selector, "key": path}
         configuration = self._folder / "opendkim.conf"
-        configuration.write_text(_CONFIGURATION.format(**names))
+        configuration.write_text(CONFIGURATION.format(**names))
         argv = self.group.command(["opendkim", "-f", "-x", str(configuration)])
         with open(self._folder / "opendkim.log", "wb") as log:
             self._milter = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log)

@@ -12,9 +12,11 @@
 pub mod access;
 mod chain;
 mod check;
+mod client_names;
 mod edit;
 pub mod header;
 pub mod milter;
+pub mod policy;
 mod replies;
 mod service;
 mod service_scope;
@@ -25,6 +27,7 @@ pub use check::{
     Check, CheckFactory, CheckFuture, CheckOrder, CheckedMessage, ContentFuture, Decision, Finding, Origin, Refusal,
     SessionInfo, Submitter, Verdict,
 };
+pub use client_names::{ClientNameFuture, ClientNames};
 pub use edit::{Edit, Field, InvalidField};
 pub use service::{InvalidServiceAddress, ServiceAddress};
 pub use service_scope::{FailureAction, ServiceScope};

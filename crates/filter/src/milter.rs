@@ -22,9 +22,6 @@ mod failure;
 mod macro_values;
 mod parameters;
 
-use std::future::Future;
-use std::net::IpAddr;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,6 +29,7 @@ use mail::OperatorLog;
 use protocol::milter::{MilterClient, MilterLimits};
 
 use crate::check::{Check, CheckFactory, CheckOrder, Origin};
+use crate::client_names::ClientNames;
 use crate::service::{ConnectionPool, ServiceAddress};
 use crate::service_scope::{FailureAction, ServiceScope};
 use crate::stage::{Stage, Stages};
@@ -65,15 +63,6 @@ pub struct MilterSettings {
     pub reuses_connections: bool,
     /// The macro `{daemon_name}`; None: the hostname.
     pub daemon_name: Option<Box<str>>,
-}
-
-/// The name of a client to come; None: it has none that is confirmed.
-pub type ClientNameFuture<'a> = Pin<Box<dyn Future<Output = Option<Box<str>>> + Send + 'a>>;
-
-/// Finds the names of clients.
-pub trait ClientNames: Send + Sync {
-    /// The name of an address that has this address (RFC 8601 section 3).
-    fn name(&self, client: IpAddr) -> ClientNameFuture<'_>;
 }
 
 /// A milter: makes the [`Check`]s of sessions.

@@ -10,10 +10,10 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use filter::milter::{ClientNameFuture, ClientNames, Milter, MilterSettings};
+use filter::milter::{Milter, MilterSettings};
 use filter::{
-    Check, CheckFactory, CheckedMessage, ContentFuture, Decision, Edit, FailureAction, Field, Origin, Refusal,
-    ServiceScope, SessionInfo, Submitter, Verdict,
+    Check, CheckFactory, CheckedMessage, ClientNameFuture, ClientNames, ContentFuture, Decision, Edit, FailureAction,
+    Field, Origin, Refusal, ServiceScope, SessionInfo, Submitter, Verdict,
 };
 use mail::{Address, EnhancedCode, OperatorLog, Reply};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -285,7 +285,8 @@ async fn a_milter_that_fails_leaves_the_decision_to_its_action() {
             let script = Script::default().answering(command, answer);
             let verdict = verdict_with(&script, |settings| {
                 let MilterSettings { connect_time_max, command_time_max, message_time_max, .. } = settings;
-                [connect_time_max, command_time_max, message_time_max].map(|time| *time = Duration::from_millis(30));
+                let times = [connect_time_max, command_time_max, message_time_max];
+                times.into_iter().for_each(|time| *time = Duration::from_millis(30));
             });
             assert_eq!(verdict.await.decision, unavailable(), "{} {answer:?}", char::from(command));
         }

@@ -9,6 +9,7 @@ pub mod http;
 pub mod imap;
 pub mod milter;
 pub mod mime;
+pub mod policy;
 pub mod pop3;
 pub mod sasl;
 pub mod smtp;

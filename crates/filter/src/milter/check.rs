@@ -23,14 +23,13 @@ use super::failure::MilterFailure;
 use super::macro_values::SessionMacros;
 use super::parameters::{mail_parameters, rcpt_parameters};
 use crate::check::{Check, CheckFuture, CheckedMessage, Decision, Refusal, SessionInfo, Verdict};
+use crate::client_names::UNKNOWN;
 use crate::stage::Stage;
 
 const REJECTED: Reply = Reply::constant(550, EnhancedCode(5, 7, 1), "Command rejected");
 const REJECTED_AT_CONNECT: Reply = Reply::constant(554, EnhancedCode(5, 7, 1), "Command rejected");
 const DEFERRED: Reply = Reply::constant(451, EnhancedCode(4, 7, 1), "Service unavailable, try again later");
 const SHUTDOWN: Reply = Reply::constant(421, EnhancedCode(4, 7, 0), "Closing the connection");
-/// The name of a client without a confirmed name, as in Postfix.
-const UNKNOWN: &str = "unknown";
 /// The client and its greeting for mail of local programs, as in Postfix.
 const LOCALHOST: &str = "localhost";
 
@@ -134,7 +133,10 @@ impl MilterCheck {
             _ => Ok(Verdict::default()),
         };
         match edits {
-            Ok(edits) => Verdict { decision: self.verdict(Stage::Message, answered).decision, ..edits },
+            Ok(Verdict { held, edits, .. }) => {
+                let verdict = self.verdict(Stage::Message, answered);
+                Verdict { held: held || verdict.held, edits, ..verdict }
+            }
             Err(failure) => self.verdict(Stage::Message, Err(failure)),
         }
     }

@@ -19,7 +19,7 @@ pub(super) fn into_edits(edits: MilterEdits, hides_received: bool, origin: &str)
 }
 
 fn into_edit(edit: MilterEdit, hides_received: bool, origin: &str, made: &mut Vec<Edit>) -> Result<(), MilterFailure> {
-    made.push(match edit {
+    let made_last = match edit {
         MilterEdit::AddField { name, value } => Edit::AppendField(field(&name, &value)?),
         MilterEdit::InsertField { index, name, value } => {
             Edit::InsertField { index: index as usize, field: field(&name, &value)? }
@@ -43,7 +43,8 @@ fn into_edit(edit: MilterEdit, hides_received: bool, origin: &str, made: &mut Ve
             Edit::AddRecipient { address: recipient(&path, origin)?, notify: notify.unwrap_or_default(), orcpt }
         }
         MilterEdit::RemoveRecipient(path) => Edit::RemoveRecipient(recipient(&path, origin)?),
-    });
+    };
+    made.push(made_last);
     Ok(())
 }
 
@@ -67,7 +68,7 @@ fn field(name: &str, value: &str) -> Result<Field, InvalidField> {
             folded = line;
         } else if !line.trim().is_empty() {
             let fold = if line.starts_with([' ', '\t']) { "\r\n" } else { "\r\n\t" };
-            folded.extend([fold, &line]);
+            folded.extend([fold, line.as_str()]);
         }
     }
     Field::new(name, &folded)

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use config::Config;
-use filter::milter::{ClientNameFuture, ClientNames, Milter};
+use filter::milter::Milter;
+use filter::{ClientNameFuture, ClientNames};
 use mail::OperatorLog;
 use sender_auth::{DnsLookup, SenderAuth, iprev};
 

@@ -13,7 +13,7 @@
 use mail::Reply;
 
 use super::command::{MilterCommand, MilterStep};
-use super::edits::MilterEdits;
+use super::edits::{EditCollector, MilterEdits};
 use super::frame::{Frame, FrameReader, push_frame};
 use super::limits::{MilterLimits, MilterViolation};
 use super::macros::MacroValues;
@@ -64,7 +64,7 @@ pub struct MilterClient {
     agreement: Agreement,
     input: FrameReader,
     output: Vec<u8>,
-    edits: MilterEdits,
+    edits: EditCollector,
     /// The milter wants no more commands of this kind in a row.
     skipped: Option<MilterStep>,
     /// The last command ended a message, and the milter said to go on.
@@ -90,7 +90,7 @@ impl MilterClient {
             agreement: Agreement::default(),
             input: FrameReader::default(),
             output,
-            edits: MilterEdits::default(),
+            edits: EditCollector::default(),
             skipped: None,
             is_between_messages: false,
         }
@@ -129,7 +129,7 @@ impl MilterClient {
     /// Ends the transaction without a message. The milter does not answer.
     pub fn abort(&mut self) {
         push_frame(&mut self.output, ABORT, |_| {});
-        self.edits = MilterEdits::default();
+        self.edits = EditCollector::default();
         self.is_between_messages = false;
     }
 
@@ -155,7 +155,7 @@ impl MilterClient {
 
     /// The changes of the message that has ended.
     pub fn take_edits(&mut self) -> MilterEdits {
-        std::mem::take(&mut self.edits)
+        self.edits.finish()
     }
 
     /// What is to be sent.

@@ -60,11 +60,22 @@ pub struct MilterEdits {
     pub body: Option<Vec<u8>>,
     /// Why the message is to be held.
     pub quarantine: Option<Box<str>>,
-    /// Octets of `edits`.
+}
+
+/// Collects the changes of one message.
+#[derive(Debug, Default)]
+pub(super) struct EditCollector {
+    edits: MilterEdits,
+    /// Octets of the changes without the body.
     octets: usize,
 }
 
-impl MilterEdits {
+impl EditCollector {
+    /// The changes so far, which are forgotten here.
+    pub(super) fn finish(&mut self) -> MilterEdits {
+        std::mem::take(self).edits
+    }
+
     /// Reads a change. False: the frame is none.
     pub(super) fn take(
         &mut self,
@@ -81,20 +92,20 @@ impl MilterEdits {
         }
         let mut data = EditData(&frame.data);
         match frame.code {
-            b'q' => self.quarantine = Some(data.text()?),
+            b'q' => self.edits.quarantine = Some(data.text()?),
             code => {
                 self.octets += frame.data.len();
-                if self.edits.len() == limits.edits_max || self.octets > limits.edit_octets_max {
+                if self.edits.edits.len() == limits.edits_max || self.octets > limits.edit_octets_max {
                     return Err(MilterViolation::TooManyEdits);
                 }
-                self.edits.push(data.edit(code)?);
+                self.edits.edits.push(data.edit(code)?);
             }
         }
         data.end().map(|()| true)
     }
 
     fn extend_body(&mut self, chunk: &[u8], limits: &MilterLimits) -> Result<(), MilterViolation> {
-        let body = self.body.get_or_insert_default();
+        let body = self.edits.body.get_or_insert_default();
         if (body.len() + chunk.len()) as u64 > limits.body_octets_max {
             return Err(MilterViolation::BodyTooLong);
         }

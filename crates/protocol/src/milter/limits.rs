@@ -28,7 +28,7 @@ impl Default for MilterLimits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MilterViolation {
     /// Exceeds [`FRAME_OCTETS_MAX`].
-    #[error("sent a frame of {0} octets, more than {FRAME_OCTETS_MAX}")]
+    #[error("sent a frame of {0} octets, more than {max}", max = FRAME_OCTETS_MAX)]
     FrameTooLong(usize),
     /// A frame without a code.
     #[error("sent an empty frame")]
@@ -40,7 +40,7 @@ pub enum MilterViolation {
     #[error("sent an invalid answer to the negotiation")]
     Negotiation,
     /// It speaks another version.
-    #[error("speaks version {0}, expected {VERSION_MIN} to {VERSION_MAX}")]
+    #[error("speaks version {0}, expected {min} to {max}", min = VERSION_MIN, max = VERSION_MAX)]
     Version(u32),
     /// It uses what was not offered, or what it did not negotiate.
     #[error("uses an action or option that was not negotiated")]
