@@ -111,6 +111,8 @@ pub struct Config {
     pub access: Vec<AccessRule>,
     /// Milters, in the order in which they are asked, with unique names.
     pub milters: Vec<filter::milter::MilterSettings>,
+    /// Policy services, in the order in which they are asked, with unique names.
+    pub policy_services: Vec<filter::policy::PolicySettings>,
     /// How the senders of incoming mail are checked.
     pub sender_auth: sender_auth::VerificationSettings,
     /// Settings of the SMTP protocol.

@@ -39,10 +39,10 @@ impl Script {
         std::mem::take(&mut *self.heard.lock().unwrap())
     }
 
-    /// The codes of the commands without macros.
+    /// The codes of the commands, without macros and the end of a connection.
     fn heard_codes(&self) -> String {
         let heard = self.heard();
-        heard.iter().filter(|frame| !frame.starts_with('D')).map(|frame| &frame[..1]).collect()
+        heard.iter().filter(|frame| !frame.starts_with(['D', 'Q', 'K'])).map(|frame| &frame[..1]).collect()
     }
 
     async fn listen(&self) -> String {

@@ -3,7 +3,7 @@
 //! addresses are read.
 
 mod access;
-mod milters;
+mod external_filters;
 mod sender_auth;
 
 use std::fmt;
@@ -39,7 +39,7 @@ use server_log::Log;
 
 pub use self::sender_auth::sender_auth;
 pub use access::{DnsblLists, compile_access_rules};
-pub use milters::milters;
+pub use external_filters::external_filters;
 
 /// What sessions accept beyond RFC 5321.
 pub fn session_tolerance(config: &Config) -> smtp::TolerancePolicy {
@@ -148,7 +148,7 @@ fn queue_config(queue: &QueueSettings, recipients_per_attempt_max: usize) -> que
     }
 }
 
-/// The most connections to other hosts and to milters, with this many delivery threads.
+/// The most connections to other hosts, milters and policy services, with this many delivery threads.
 pub fn outbound_connections_max(config: &Config, smtp_threads: usize) -> usize {
     let slots: usize =
         config.queues.iter().filter(|queue| &*queue.name != QueueSettings::LOCAL).map(|q| q.concurrency).sum();
@@ -160,7 +160,8 @@ pub fn outbound_connections_max(config: &Config, smtp_threads: usize) -> usize {
         .max()
         .unwrap_or(0);
     let milters: usize = config.milters.iter().map(|milter| milter.connections_max).sum();
-    slots + smtp_threads * waiting + milters
+    let services: usize = config.policy_services.iter().map(|service| service.connections_max).sum();
+    slots + smtp_threads * waiting + milters + services
 }
 
 /// The rules that choose queues; `queues` have their numbers.

@@ -4,7 +4,6 @@
 use std::sync::Arc;
 
 use filter::access::{AccessCheck, AccessRules, VerdictRules};
-use filter::milter::Milter;
 use filter::{CheckChain, CheckFactory};
 use intake::{BodyMemoryBudget, IntakeContext, LoginPolicy};
 use lookup::directory::RecipientDirectory;
@@ -28,8 +27,8 @@ pub struct IntakeContextParts {
     pub access_rules: Option<Arc<AccessRules>>,
     /// The check of senders; None if it is off.
     pub sender_auth: Option<Arc<SenderAuth>>,
-    /// The milters.
-    pub milters: Vec<Arc<Milter>>,
+    /// The policy services and milters.
+    pub external_filters: Vec<Arc<dyn CheckFactory>>,
     /// What signs.
     pub signing: SigningParts,
     /// How users log in.
@@ -115,9 +114,9 @@ fn check_chain(config: &Config, policy: &IntakeContextParts, log: &Arc<dyn Opera
         [check.clone() as Arc<dyn CheckFactory>, Arc::new(VerdictRules(check))]
     });
     let senders = policy.sender_auth.clone().map(|check| check as Arc<dyn CheckFactory>);
-    let milters = policy.milters.iter().map(|milter| milter.clone() as Arc<dyn CheckFactory>);
+    let external = policy.external_filters.iter().cloned();
     let signing = policy.signing.checks(config, policy.logins.as_ref(), log);
-    CheckChain::new(access.chain(senders).chain(milters).chain(signing).collect())
+    CheckChain::new(access.chain(senders).chain(external).chain(signing).collect())
 }
 
 fn connection_limits(config: &Config, sessions_max: usize) -> ConnectionLimits {

@@ -133,14 +133,14 @@ impl ServerParts {
         let auth_before = before.and_then(|before| Some((before.config, before.sender_auth?)));
         let sender_auth = from_config::sender_auth(config, auth_before)?;
         let problems = || Arc::new(from_config::throttled_log(log.clone())) as Arc<dyn OperatorLog>;
-        let milters = from_config::milters(config, sender_auth.as_ref(), &problems())?;
+        let external_filters = from_config::external_filters(config, sender_auth.as_ref(), &problems())?;
         let sessions = session_limits(config, limits)?;
         let intake = IntakeContextParts {
             directory: directory.clone(),
             postmaster: from_config::postmaster_address(config)?,
             access_rules: access_rules.clone(),
             sender_auth: sender_auth.clone(),
-            milters,
+            external_filters,
             signing: signing.clone(),
             logins: logins(config, &tables, secret, before)?,
             quota: quotas.clone().map(|quotas| quotas as Arc<dyn QuotaCheck>),

@@ -1,13 +1,14 @@
-//! `[[milter]]`: programs outside that decide about mail.
+//! `[[milter]]` and `[[policy_service]]`: programs outside that decide about mail.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use filter::milter::MilterSettings;
-use filter::{FailureAction, ServiceScope};
+use filter::policy::PolicySettings;
+use filter::{FailureAction, ServiceScope, Stage};
 use toml::Spanned;
 
-use super::{Unique, networks};
+use super::{Unique, networks, unspanned};
 use crate::ListenerSettings;
 use crate::section::{Keywords, Section};
 use crate::value_kind::{self, ValueKind};
@@ -15,6 +16,7 @@ use crate::value_kind::{self, ValueKind};
 const CONNECT_TIME: Duration = Duration::from_secs(30);
 const COMMAND_TIME: Duration = Duration::from_secs(30);
 const MESSAGE_TIME: Duration = Duration::from_secs(300);
+const POLICY_TIME: Duration = Duration::from_secs(100);
 const CONNECTIONS: usize = 100;
 
 const FAILURE: Keywords<FailureAction> = Keywords {
@@ -27,6 +29,11 @@ const FAILURE: Keywords<FailureAction> = Keywords {
     planned: &[],
 };
 
+const STAGE: ValueKind<Stage> = ValueKind {
+    expected: "a stage: \"connect\", \"helo\", \"mail\", \"rcpt\", \"data\" or \"message\"",
+    parse: |v| Stage::ALL.into_iter().find(|stage| v.as_str() == Some(stage.name())),
+};
+
 pub(super) fn milters(document: &mut Section<'_, '_>, listeners: &[ListenerSettings]) -> Vec<MilterSettings> {
     let mut names = Unique::default();
     let sections = document.sections("milter").unwrap_or_default();
@@ -36,7 +43,8 @@ pub(super) fn milters(document: &mut Section<'_, '_>, listeners: &[ListenerSetti
 fn milter(mut section: Section<'_, '_>, listeners: &[ListenerSettings], names: &mut Unique) -> Option<MilterSettings> {
     let address = section.take_required("address", &value_kind::SERVICE).map(Spanned::into_inner);
     let name = name(&mut section, address.as_ref().map(ToString::to_string), names);
-    let scope = scope(&mut section, listeners);
+    let local_programs = section.take_or("local_programs", &value_kind::FLAG, true);
+    let scope = ServiceScope { local_programs, ..scope(&mut section, listeners) };
     let settings = MilterSettings {
         name,
         address: address?,
@@ -48,6 +56,35 @@ fn milter(mut section: Section<'_, '_>, listeners: &[ListenerSettings], names: &
         connections_max: section.take_or("connections", &ValueKind::COUNT, CONNECTIONS),
         reuses_connections: section.take_or("reuse", &value_kind::FLAG, true),
         daemon_name: section.take("daemon_name", &value_kind::TEXT).map(Into::into),
+    };
+    Some(settings)
+}
+
+pub(super) fn policy_services(document: &mut Section<'_, '_>, listeners: &[ListenerSettings]) -> Vec<PolicySettings> {
+    let mut names = Unique::default();
+    let sections = document.sections("policy_service").unwrap_or_default();
+    sections.into_iter().filter_map(|section| policy_service(section, listeners, &mut names)).collect()
+}
+
+fn policy_service(
+    mut section: Section<'_, '_>,
+    listeners: &[ListenerSettings],
+    names: &mut Unique,
+) -> Option<PolicySettings> {
+    let address = section.take_required("address", &value_kind::SERVICE).map(Spanned::into_inner);
+    let name = name(&mut section, address.as_ref().map(ToString::to_string), names);
+    let scope = scope(&mut section, listeners);
+    let stages = section.list("stages", &STAGE).map_or_else(|| vec![Stage::Rcpt], unspanned);
+    let settings = PolicySettings {
+        name,
+        address: address?,
+        stages,
+        scope,
+        on_failure: section.choice("on_failure", &FAILURE).unwrap_or_default(),
+        connect_time_max: section.take_or("connect_time", &value_kind::DURATION, CONNECT_TIME),
+        answer_time_max: section.take_or("answer_time", &value_kind::DURATION, POLICY_TIME),
+        connections_max: section.take_or("connections", &ValueKind::COUNT, CONNECTIONS),
+        context: section.take("context", &value_kind::TEXT).unwrap_or_default().into(),
     };
     Some(settings)
 }
@@ -69,7 +106,7 @@ fn scope(section: &mut Section<'_, '_>, listeners: &[ListenerSettings]) -> Servi
         clients: networks(section, "clients").unwrap_or(defaults.clients),
         exempt: networks(section, "exempt").unwrap_or(defaults.exempt),
         users: section.take_or("users", &value_kind::FLAG, defaults.users),
-        local_programs: section.take_or("local_programs", &value_kind::FLAG, defaults.local_programs),
+        local_programs: false,
     }
 }
 
@@ -97,15 +134,25 @@ mod tests {
     use super::*;
     use crate::Config;
 
-    fn parse(text: &str) -> Result<Vec<MilterSettings>, String> {
-        Config::parse(text, "text", "mx.here").map(|config| config.milters).map_err(|faults| faults.to_string())
+    fn parse(text: &str) -> Result<Config, String> {
+        Config::parse(text, "text", "mx.here").map_err(|faults| faults.to_string())
     }
 
     #[test]
     fn a_milter_needs_only_an_address() {
-        let milters = parse("[[milter]]\naddress = \"localhost:8891\"\n").unwrap();
+        let milters = parse("[[milter]]\naddress = \"localhost:8891\"\n").unwrap().milters;
         assert_eq!((&*milters[0].name, milters[0].on_failure), ("localhost:8891", FailureAction::Defer));
         assert_eq!(milters[0].scope, ServiceScope::default());
+    }
+
+    #[test]
+    fn a_policy_service_is_asked_at_rcpt_unless_the_text_says_otherwise() {
+        let text =
+            "[[policy_service]]\naddress = \"a:1\"\n[[policy_service]]\naddress = \"a:2\"\nstages = [\"data\"]\n";
+        let services = parse(text).unwrap().policy_services;
+        assert_eq!((&*services[0].stages, &*services[1].stages), (&[Stage::Rcpt][..], &[Stage::Data][..]));
+        let faults = parse("[[policy_service]]\naddress = \"a:1\"\nstages = [\"vrfy\"]\n").unwrap_err();
+        assert!(faults.contains("`policy_service.stages` has an invalid value"), "{faults}");
     }
 
     #[test]

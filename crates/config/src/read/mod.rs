@@ -94,6 +94,7 @@ fn read_document(mut document: Section<'_, '_>, machine: &str) -> Config {
         relay: relay(&mut document),
         access: access::rules(&mut document, &table_names, &sender_auth),
         milters: external::milters(&mut document, &listeners),
+        policy_services: external::policy_services(&mut document, &listeners),
         sender_auth,
         smtp: smtp(&mut document),
         pop3,

@@ -1,4 +1,5 @@
-//! The milters, from `[[milter]]`. Each reload makes them anew; sessions keep those they began with.
+//! The policy services and milters, from `[[policy_service]]` and `[[milter]]`. Each reload makes them
+//! anew; sessions keep those they began with.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -6,27 +7,28 @@ use std::time::Duration;
 
 use config::Config;
 use filter::milter::Milter;
-use filter::{ClientNameFuture, ClientNames};
+use filter::policy::PolicyService;
+use filter::{CheckFactory, ClientNameFuture, ClientNames};
 use mail::OperatorLog;
 use sender_auth::{DnsLookup, SenderAuth, iprev};
 
 use super::sender_auth::start_resolver;
 
-/// How long a session waits for the name of its client, which milters are told.
+/// How long a session waits for the name of its client, which these programs are told.
 const CLIENT_NAME_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// The milters, in their order. They find the names of clients by the DNS of `sender_auth`, if it is
-/// on.
+/// The policy services and then the milters, in their order. They find the names of clients by the
+/// DNS of `sender_auth`, if it is on.
 ///
 /// # Errors
 ///
 /// The system configures no name server, or cannot create a thread.
-pub fn milters(
+pub fn external_filters(
     config: &Config,
     sender_auth: Option<&Arc<SenderAuth>>,
     log: &Arc<dyn OperatorLog>,
-) -> anyhow::Result<Vec<Arc<Milter>>> {
-    if config.milters.is_empty() {
+) -> anyhow::Result<Vec<Arc<dyn CheckFactory>>> {
+    if config.milters.is_empty() && config.policy_services.is_empty() {
         return Ok(Vec::new());
     }
     let dns = match sender_auth {
@@ -34,12 +36,15 @@ pub fn milters(
         None => start_resolver(config)?,
     };
     let names: Arc<dyn ClientNames> = Arc::new(ReverseNames(dns));
+    let services = config.policy_services.iter().map(|settings| {
+        Arc::new(PolicyService::new(settings.clone(), names.clone(), log.clone())) as Arc<dyn CheckFactory>
+    });
     let size_max = config.limits.session.message_octets_max;
-    let milter = |settings: &filter::milter::MilterSettings| {
-        let milter = Milter::new(settings.clone(), config.hostname.clone(), size_max, names.clone(), log.clone());
-        Arc::new(milter)
-    };
-    Ok(config.milters.iter().map(milter).collect())
+    let milters = config.milters.iter().map(|settings| {
+        let (settings, hostname) = (settings.clone(), config.hostname.clone());
+        Arc::new(Milter::new(settings, hostname, size_max, names.clone(), log.clone())) as Arc<dyn CheckFactory>
+    });
+    Ok(services.chain(milters).collect())
 }
 
 /// Names that have the address of the client (RFC 8601 section 3).
