@@ -1,9 +1,11 @@
-"""Milters: what they are told, what their changes do to the mail, and mail whose milter fails.
+"""Milters and policy services: what they are told, what their answers do to the mail, and mail whose
+milter fails.
 
     changes    every change of the protocol, in a message that is delivered
-    answers    refusals, deferrals, quarantine, discard
+    answers    refusals, quarantine, discard
     failures   a milter that is gone, stalls, or sends garbage; each action
-    programs   mail of local programs; OpenDKIM signs and verifies
+    programs   mail of local programs; OpenDKIM signs
+    policies   questions at each stage, and answers
 """
 
 import pathlib
@@ -31,7 +33,7 @@ def section(port, *lines):
 
 
 def garbage_server(answer):
-    """A server that answers every connection with these bytes, and waits then; returns its port."""
+    """A server that answers every connection with these bytes, and waits then."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def serve():
@@ -262,6 +264,92 @@ class Programs(FilterCase):
             content = await_messages(server, "alice", sent + 1)[-1].read_bytes()
             self.assertEqual(dkim_verifier.verified(content, keys.records), [True], content)
             self.assertEqual(self.send(server, message=message).code, 250)
+
+
+class PolicyService:
+    """Answers every question as `rules` says, which gets its attributes; records them."""
+
+    def __init__(self, rules):
+        self.rules, self.questions = rules, []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self):
+        self._listener.close()
+
+    def _accept(self):
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection):
+        question = {}
+        with connection, connection.makefile("r") as lines:
+            for line in lines:
+                name, _, value = line.rstrip("\n").partition("=")
+                if name:
+                    question[name] = value
+                    continue
+                self.questions.append(question)
+                connection.sendall(f"action={self.rules(question)}\n\n".encode())
+                question = {}
+
+
+class Policies(FilterCase):
+    def policy(self, rules):
+        made = PolicyService(rules)
+        self.addCleanup(made.close)
+        return made
+
+    def section(self, service, *lines):
+        return section(service.port, *lines).replace("[[milter]]", "[[policy_service]]")
+
+    def test_a_service_is_asked_at_every_stage(self):
+        service = self.policy(lambda question: "DUNNO")
+        stages = '["connect", "helo", "mail", "rcpt", "data", "message"]'
+        server = self.serve(self.section(service, f"stages = {stages}"))
+        self.assertEqual(self.send(server).code, 250)
+        states = [question["protocol_state"] for question in service.questions]
+        self.assertEqual(states, ["CONNECT", "EHLO", "MAIL", "RCPT", "DATA", "END-OF-MESSAGE"])
+        last = service.questions[-1]
+        self.assertEqual((last["recipient_count"], last["sender"]), ("1", "sender@client.test"))
+        self.assertGreater(int(last["size"]), 50)
+        self.assertEqual(last["client_address"], "127.0.0.1")
+
+    def test_answers_decide_about_recipients_that_exist(self):
+        answers = {"alice@bench.test": "PREPEND X-Policy: seen", "bob@bench.test": "450 4.2.0 greylisted"}
+        service = self.policy(lambda question: answers[question["recipient"]])
+        server = self.serve(self.section(service))
+        with Client(server.port) as client:
+            client.greet()
+            self.assertEqual(client.envelope("nobody@bench.test").code, 550)
+            reply = client.say("RCPT TO:<bob@bench.test>")
+            self.assertTrue(reply.is_a(450, "4.2.0"), reply)
+            self.assertEqual(client.say("RCPT TO:<alice@bench.test>").code, 250)
+            client.say("DATA")
+            client.write(make_message("one") + b".\r\n")
+            self.assertEqual(client.read().code, 250)
+        self.assertIn(b"X-Policy: seen", await_messages(server, "alice", 1)[0].read_bytes())
+        self.assertEqual(mail_files(server.maildir("bob") / "new"), [])
+        self.assertEqual(len(service.questions), 2)
+
+    def test_mail_is_redirected(self):
+        service = self.policy(lambda question: "REDIRECT carol@bench.test")
+        server = self.serve(self.section(service))
+        self.assertEqual(self.send(server, "alice@bench.test", "bob@bench.test").code, 250)
+        await_messages(server, "carol", 1)
+        for user in ("alice", "bob"):
+            self.assertEqual(mail_files(server.maildir(user) / "new"), [])
+
+    def test_a_filter_that_does_not_exist_is_not_passed_by(self):
+        service = self.policy(lambda question: "FILTER smtp:[127.0.0.1]:10025")
+        server = self.serve(self.section(service))
+        self.assertEqual(self.send(server).code, 451)
+        self.assertIn("FILTER", server.log_tail(50))
 
 
 if __name__ == "__main__":

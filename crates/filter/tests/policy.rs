@@ -159,8 +159,11 @@ async fn session(check: &mut Box<dyn Check>) -> Verdict {
 async fn verdict_of(answer: &[u8]) -> Verdict {
     let script = Script::answering(answer);
     let address = script.listen().await;
-    session(&mut service(PolicySettings { answer_time_max: Duration::from_millis(200), ..settings(&address, &[Stage::Rcpt]) }))
-        .await
+    session(&mut service(PolicySettings {
+        answer_time_max: Duration::from_millis(200),
+        ..settings(&address, &[Stage::Rcpt])
+    }))
+    .await
 }
 
 fn refusal(code: u16, enhanced: EnhancedCode, text: &'static str) -> Decision {
@@ -224,7 +227,12 @@ async fn a_service_that_fails_leaves_the_decision_to_its_action() {
         b"action=OK\n\naction=OK\n\n",
         &endless,
     ] {
-        assert_eq!(verdict_of(answer).await.decision, unavailable, "{}", String::from_utf8_lossy(&answer[..answer.len().min(40)]));
+        assert_eq!(
+            verdict_of(answer).await.decision,
+            unavailable,
+            "{}",
+            String::from_utf8_lossy(&answer[..answer.len().min(40)])
+        );
     }
 }
 

@@ -67,8 +67,14 @@ const BEHAVIOR_CHANGES: [(&str, &str); 33] = [
     ("relocated_maps", "Mail to users who have moved gets 550 without their new address, or is accepted if they exist"),
     ("content_filter", "Mail is delivered without passing the filter; put the filter before or after this server"),
     ("smtpd_proxy_filter", "Mail is accepted without passing the filter; put the filter before this server"),
-    ("smtpd_milters", "Mail is accepted without milters until you add a [[milter]]: nothing is refused, signed or marked"),
-    ("non_smtpd_milters", "Mail of local programs is accepted without milters until you add a [[milter]]: nothing is signed or marked"),
+    (
+        "smtpd_milters",
+        "Mail is accepted without milters until you add a [[milter]]: nothing is refused, signed or marked",
+    ),
+    (
+        "non_smtpd_milters",
+        "Mail of local programs is accepted without milters until you add a [[milter]]: nothing is signed or marked",
+    ),
     ("header_checks", "Mail that it refuses, holds, redirects or changes is delivered unchanged"),
     ("body_checks", "Mail that it refuses, holds, redirects or changes is delivered unchanged"),
     ("mime_header_checks", "Mail that it refuses, holds, redirects or changes is delivered unchanged"),

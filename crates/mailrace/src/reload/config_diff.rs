@@ -42,7 +42,7 @@ fn restart_keys(old: &Config, new: &Config) -> [(&'static str, bool); 12] {
 }
 
 /// All other settings. A new field of the configuration does not compile here until it is handled.
-fn reload_keys(old: &Config, new: &Config) -> [(&'static str, bool); 28] {
+fn reload_keys(old: &Config, new: &Config) -> [(&'static str, bool); 30] {
     let Config {
         data_dir: _,
         user: _,
