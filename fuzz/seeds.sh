@@ -111,3 +111,6 @@ printf 'a"; dkim=pass (\\\r\n' >corpus/authentication_results/value
 mkdir -p corpus/sts_policy
 printf 'version: STSv1\r\nmode: enforce\r\nmx: *.example.org\r\nmax_age: 604800\r\n' >corpus/sts_policy/policy
 printf 'v=STSv1; id=20160831085700Z;' >corpus/sts_policy/record
+mkdir -p corpus/milter_client
+printf '\0\0\0\1c\0\0\0\1p\0\0\0\1s\0\0\0\13y550 5.7.1\0' >corpus/milter_client/answers
+printf '\0\0\0\7hX-A\0a\0\0\0\0\13m\0\0\0\1X-B\0\0\0\0\0\5e<>\0\0\0\0\0\3bhi\0\0\0\3qx\0\0\0\0\1c\012' >corpus/milter_client/changes

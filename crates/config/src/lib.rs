@@ -112,6 +112,10 @@ pub struct Config {
     pub relay: RelaySettings,
     /// Access rules, in the order in which they are checked.
     pub access: Vec<AccessRule>,
+    /// Milters, in the order in which they are asked, with unique names.
+    pub milters: Vec<filter::milter::MilterSettings>,
+    /// Policy services, in the order in which they are asked, with unique names.
+    pub policy_services: Vec<filter::policy::PolicySettings>,
     /// How the senders of incoming mail are checked.
     pub sender_auth: sender_auth::VerificationSettings,
     /// Reports to the owners of other domains.

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use dispatch::{HeaderRule, SenderRule};
+use filter::ServiceAddress;
 use mail::{Address, Network, Rate, Reply, units};
 use toml::de::DeValue;
 
@@ -192,6 +193,12 @@ pub(super) const ENDPOINT: ValueKind<Option<SocketAddr>> = ValueKind {
         Some(_) => Some(None),
         None => parse_str(v).map(Some),
     },
+};
+
+/// The address of a program that decides about mail.
+pub(super) const SERVICE: ValueKind<ServiceAddress> = ValueKind {
+    expected: "an address such as \"127.0.0.1:11332\", \"localhost:8891\" or \"unix:/run/opendkim/opendkim.sock\"",
+    parse: parse_str,
 };
 
 pub(super) const SEGMENT_SIZE: ValueKind<u64> = ValueKind {

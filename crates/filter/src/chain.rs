@@ -15,7 +15,9 @@ use std::sync::Arc;
 use mail::Reply;
 
 use crate::access::ACCESS_METHOD;
-use crate::check::{Check, CheckFactory, CheckedMessage, Decision, Finding, Origin, Refusal, SessionInfo, Verdict};
+use crate::check::{
+    Check, CheckFactory, CheckOrder, CheckedMessage, Decision, Finding, Origin, Refusal, SessionInfo, Verdict,
+};
 use crate::edit::Edit;
 use crate::stage::{Stage, Stages};
 
@@ -58,6 +60,7 @@ pub struct RecipientEffects(Effects);
 
 struct RunningCheck {
     check: Box<dyn Check>,
+    order: CheckOrder,
     stages: Stages,
     /// The stage, connect or HELO, at which it accepted.
     accepted_session: Option<Stage>,
@@ -85,7 +88,7 @@ impl CheckChain {
         let staged = self.factories.iter().map(|factory| (factory, factory.stages(origin)));
         let running: Vec<RunningCheck> = staged
             .filter(|(_, stages)| !stages.is_empty())
-            .map(|(factory, stages)| RunningCheck::new(factory.clone().start(), stages))
+            .map(|(factory, stages)| RunningCheck::new(factory, stages))
             .collect();
         let unsaid = Effects::default;
         (!running.is_empty())
@@ -136,13 +139,32 @@ impl SessionChecks {
         Ok(())
     }
 
-    /// RCPT. Pass the result to [`SessionChecks::add_recipient`] once the recipient is added.
+    /// RCPT, before the recipient is admitted: the checks before [`CheckOrder::ExternalFilters`]. Pass
+    /// the result to [`SessionChecks::add_recipient`] once the recipient is added.
     ///
     /// # Errors
     ///
     /// A check refuses the recipient.
     pub async fn rcpt(&mut self, session: &SessionInfo<'_>) -> Result<RecipientEffects, Refusal> {
-        self.run(Stage::Rcpt, session).await.map(RecipientEffects)
+        self.run_where(Stage::Rcpt, session, |order| order < CheckOrder::ExternalFilters).await.map(RecipientEffects)
+    }
+
+    /// RCPT, once nothing else refuses the recipient: the other checks, which programs outside must not
+    /// take for recipients that do not exist. As with [`SessionChecks::rcpt`].
+    ///
+    /// # Errors
+    ///
+    /// A check refuses the recipient.
+    pub async fn rcpt_admitted(&mut self, session: &SessionInfo<'_>) -> Result<RecipientEffects, Refusal> {
+        self.run_where(Stage::Rcpt, session, |order| order >= CheckOrder::ExternalFilters).await.map(RecipientEffects)
+    }
+
+    /// RCPT was refused before [`SessionChecks::rcpt_admitted`].
+    pub async fn recipient_refused(&mut self, session: &SessionInfo<'_>, reply: &Reply) {
+        let asked = self.running.iter_mut().filter(|running| running.order >= CheckOrder::ExternalFilters);
+        for running in asked.filter(|running| running.takes_part_in(Stage::Rcpt)) {
+            running.check.recipient_refused(session, reply).await;
+        }
     }
 
     /// The recipient is added: what was said of it holds for the message.
@@ -218,8 +240,18 @@ impl SessionChecks {
     }
 
     async fn run(&mut self, stage: Stage, session: &SessionInfo<'_>) -> Result<Effects, Refusal> {
+        self.run_where(stage, session, |_| true).await
+    }
+
+    async fn run_where(
+        &mut self,
+        stage: Stage,
+        session: &SessionInfo<'_>,
+        is_run: fn(CheckOrder) -> bool,
+    ) -> Result<Effects, Refusal> {
         let (mut findings, mut sum) = (self.findings(), Effects::default());
-        for running in self.running.iter_mut().filter(|running| running.takes_part_in(stage)) {
+        let running = self.running.iter_mut().filter(|running| is_run(running.order));
+        for running in running.filter(|running| running.takes_part_in(stage)) {
             let session = SessionInfo { findings: &findings, ..*session };
             let verdict = running.ask(stage, &session).await;
             let effects = running.take_verdict(stage, verdict)?;
@@ -246,8 +278,9 @@ async fn make_edits(
 }
 
 impl RunningCheck {
-    fn new(check: Box<dyn Check>, stages: Stages) -> RunningCheck {
-        RunningCheck { check, stages, accepted_session: None, accepted_transaction: false }
+    fn new(factory: &Arc<dyn CheckFactory>, stages: Stages) -> RunningCheck {
+        let (check, order) = (factory.clone().start(), factory.order());
+        RunningCheck { check, order, stages, accepted_session: None, accepted_transaction: false }
     }
 
     fn takes_part_in(&self, stage: Stage) -> bool {

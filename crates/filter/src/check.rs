@@ -2,11 +2,12 @@
 
 use std::future::{Future, ready};
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
 
-use mail::{Address, Reply};
+use mail::{Address, QueueId, Reply, TlsInfo};
+use protocol::smtp::server::{MailRequest, RcptRequest};
 
 use crate::edit::Edit;
 use crate::stage::Stages;
@@ -40,7 +41,8 @@ pub enum CheckOrder {
 pub enum Origin {
     /// A client on the network.
     Client,
-    /// A program on this machine. There is no session: only [`Check::message`] is called.
+    /// A program on this machine. There is no session: only [`Check::message`] is called. A check that
+    /// needs the stages before it takes them from what the message says of itself.
     LocalProgram,
 }
 
@@ -90,9 +92,20 @@ pub trait Check: Send {
         nothing_to_say()
     }
 
-    /// RCPT. Other reasons may still refuse the recipient.
+    /// RCPT. Before [`CheckOrder::ExternalFilters`], other reasons may still refuse the recipient; from
+    /// there on it has been admitted.
     fn rcpt<'a>(&'a mut self, _session: &'a SessionInfo<'a>) -> CheckFuture<'a> {
         nothing_to_say()
+    }
+
+    /// RCPT was refused with this reply, by an earlier check or for another reason. Only checks from
+    /// [`CheckOrder::ExternalFilters`] on are told.
+    fn recipient_refused<'a>(
+        &'a mut self,
+        _session: &'a SessionInfo<'a>,
+        _reply: &'a Reply,
+    ) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+        Box::pin(ready(()))
     }
 
     /// DATA: all recipients are known.
@@ -144,6 +157,16 @@ pub trait CheckedMessage: Send {
 pub struct SessionInfo<'a> {
     /// None if the address is unknown.
     pub client: Option<IpAddr>,
+    /// The address of the listener, as configured. None: the message is of a local program.
+    pub listener: Option<SocketAddr>,
+    /// The address that the client connected to.
+    pub local_address: Option<IpAddr>,
+    /// None in clear text.
+    pub security: Option<TlsInfo>,
+    /// The protocol as in Received (RFC 3848): `ESMTPS`. Empty before HELO.
+    pub protocol: &'static str,
+    /// The mechanism by which the client has logged in.
+    pub login_mechanism: Option<&'static str>,
     /// The client is a user: it has authenticated, or has to before it sends anything.
     pub is_user: bool,
     /// Why the client may relay, if it may.
@@ -152,6 +175,14 @@ pub struct SessionInfo<'a> {
     pub helo: Option<&'a str>,
     /// From MAIL on; the inner None is the null sender.
     pub sender: Option<Option<&'a Address>>,
+    /// The queue id; from MAIL on.
+    pub id: Option<QueueId>,
+    /// The parameters of MAIL; from there on.
+    pub mail: Option<&'a MailRequest>,
+    /// The recipients that have been admitted; from DATA on.
+    pub recipients: usize,
+    /// The parameters of RCPT; only there.
+    pub rcpt: Option<&'a RcptRequest>,
     /// At RCPT.
     pub recipient: Option<&'a Address>,
     /// The sender without the address tag, if it has one; only for access rules.

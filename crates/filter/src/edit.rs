@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::Range;
 
-use mail::Address;
+use mail::{Address, DsnNotify, DsnReturn};
 
 /// A change to a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -12,6 +12,13 @@ pub enum Edit {
     PrependField(Field),
     /// Puts a field after all others.
     AppendField(Field),
+    /// Puts a field between others, trace fields included; after all others if there are not so many.
+    InsertField {
+        /// The number of fields before it.
+        index: usize,
+        /// The new field.
+        field: Field,
+    },
     /// Replaces a field, trace fields included. Without such an occurrence nothing is removed, and a
     /// new field is put after all others.
     ReplaceField {
@@ -34,8 +41,22 @@ pub enum Edit {
     ReplaceContent(Vec<u8>),
     /// Replaces the sender; None is the null sender.
     ChangeSender(Option<Address>),
+    /// Replaces what the sender asked of notices (RFC 3461 sections 4.3 and 4.4).
+    ChangeNoticeRequest {
+        /// RET.
+        ret: Option<DsnReturn>,
+        /// ENVID, in xtext.
+        envid: Option<Box<str>>,
+    },
     /// Adds a recipient, who is looked up in the directory like any other.
-    AddRecipient(Address),
+    AddRecipient {
+        /// The address.
+        address: Address,
+        /// Which notices to send.
+        notify: DsnNotify,
+        /// ORCPT, with its type.
+        orcpt: Option<Box<str>>,
+    },
     /// Removes a recipient, with whatever it resolved to.
     RemoveRecipient(Address),
 }
@@ -50,6 +71,13 @@ pub struct Field {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a header field: the name needs printable ASCII without a colon, and a line of the value a leading space")]
 pub struct InvalidField;
+
+impl Edit {
+    /// Adds a recipient without ESMTP parameters.
+    pub fn add_recipient(address: Address) -> Edit {
+        Edit::AddRecipient { address, notify: DsnNotify::UNSET, orcpt: None }
+    }
+}
 
 impl Field {
     /// A field from its name and value. The value may be folded with CRLF and white space, and has

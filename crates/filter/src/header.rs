@@ -32,6 +32,31 @@ pub fn replace_field(header: &mut Vec<u8>, name: &str, occurrence: &mut usize, f
     false
 }
 
+/// Puts a field before the one that has `index` fields before it. Returns whether there are so many;
+/// else nothing changes, and `index` is lowered by the fields found, so that a search can go on elsewhere.
+pub fn insert_field(header: &mut Vec<u8>, index: &mut usize, field: &Field) -> bool {
+    let mut position = 0;
+    while *index > 0 && position < header.len() {
+        position += field_len(&header[position..]);
+        *index -= 1;
+    }
+    let is_found = *index == 0;
+    if is_found {
+        header.splice(position..position, field.wire().bytes());
+    }
+    is_found
+}
+
+/// The fields of a header, each with its folded lines and its final CRLF.
+pub fn fields(header: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut rest = header;
+    std::iter::from_fn(move || {
+        let (field, after) = rest.split_at(field_len(rest));
+        rest = after;
+        (!field.is_empty()).then_some(field)
+    })
+}
+
 /// The header without the bytes in these places, which are in ascending order.
 pub fn without_fields(header: &[u8], places: &[Range<usize>]) -> Vec<u8> {
     let mut kept = Vec::with_capacity(header.len());
@@ -56,8 +81,8 @@ fn field_len(header: &[u8]) -> usize {
     end
 }
 
-/// Old messages have white space before the colon (RFC 5322 section 4.5), but no line break.
-fn is_named(field: &[u8], name: &str) -> bool {
+/// Whether a field has this name, in any case. Old messages have white space before the colon (RFC 5322 section 4.5), but no line break.
+pub fn is_named(field: &[u8], name: &str) -> bool {
     let (word, rest) = field.split_at_checked(name.len()).unwrap_or((b"", b""));
     let after_blanks = rest.iter().find(|octet| !b" \t".contains(octet));
     word.eq_ignore_ascii_case(name.as_bytes()) && after_blanks == Some(&b':')
@@ -103,6 +128,21 @@ mod tests {
         assert_eq!(removed(&[0..21, 21..35]), "");
         assert_eq!(removed(&[]), HEADER);
         assert_eq!(removed(&[6..12, 30..99]), [&HEADER[..6], &HEADER[12..30]].concat());
+    }
+
+    #[test]
+    fn a_field_is_inserted_after_a_number_of_others() {
+        let field = Field::new("X", "y").unwrap();
+        let inserted = |index: usize| {
+            let (mut header, mut left) = (HEADER.as_bytes().to_vec(), index);
+            let found = insert_field(&mut header, &mut left, &field);
+            (String::from_utf8(header).unwrap(), found, left)
+        };
+        assert_eq!(inserted(0), (format!("X: y\r\n{HEADER}"), true, 0));
+        assert_eq!(inserted(2).0, "A: 1\r\nB: 2\r\n\tfolded\r\nX: y\r\na : 3\r\nAB: 4\r\n");
+        assert_eq!(inserted(4), (format!("{HEADER}X: y\r\n"), true, 0));
+        assert_eq!(inserted(6), (HEADER.into(), false, 2));
+        assert_eq!(fields(HEADER.as_bytes()).nth(1), Some(&b"B: 2\r\n\tfolded\r\n"[..]));
     }
 
     #[test]

@@ -12,9 +12,14 @@
 pub mod access;
 mod chain;
 mod check;
+mod client_names;
 mod edit;
 pub mod header;
+pub mod milter;
+pub mod policy;
 mod replies;
+mod service;
+mod service_scope;
 mod stage;
 
 pub use chain::{CheckChain, Disposition, MessageCheckError, RecipientEffects, SessionChecks};
@@ -22,5 +27,8 @@ pub use check::{
     Check, CheckFactory, CheckFuture, CheckOrder, CheckedMessage, ContentFuture, Decision, Finding, Origin, Refusal,
     SessionInfo, Submitter, Verdict,
 };
+pub use client_names::{ClientNameFuture, ClientNames};
 pub use edit::{Edit, Field, InvalidField};
+pub use service::{InvalidServiceAddress, ServiceAddress};
+pub use service_scope::{FailureAction, ServiceScope};
 pub use stage::{Stage, Stages};

@@ -107,7 +107,7 @@ impl CheckedMessage for Edited {
     }
 
     fn edit(&mut self, edit: Edit) -> Pin<Box<dyn Future<Output = Result<(), Reply>> + Send + '_>> {
-        let refused = matches!(&edit, Edit::AddRecipient(_)).then(|| Reply::new(451, EnhancedCode(4, 3, 0), "no"));
+        let refused = matches!(&edit, Edit::AddRecipient { .. }).then(|| Reply::new(451, EnhancedCode(4, 3, 0), "no"));
         self.0.push(edit);
         Box::pin(ready(refused.map_or(Ok(()), Err)))
     }
@@ -185,6 +185,8 @@ async fn accepting_ends_only_the_check_itself_for_as_long_as_the_answer_holds() 
         checks.mail(&session()).await.unwrap();
         let effects = checks.rcpt(&session()).await.unwrap();
         checks.add_recipient(effects);
+        let effects = checks.rcpt_admitted(&session()).await.unwrap();
+        checks.add_recipient(effects);
         checks.data(&session()).await.unwrap();
         checks.message(&session(), &mut Edited::default()).await.unwrap();
         checks.mail(&session()).await.unwrap();
@@ -233,7 +235,7 @@ async fn edits_are_made_in_order_and_seen_by_later_checks() {
 
 #[tokio::test]
 async fn an_edit_that_fails_refuses_the_message() {
-    let edits = vec![Edit::AddRecipient("a@b.test".parse().unwrap())];
+    let edits = vec![Edit::add_recipient("a@b.test".parse().unwrap())];
     let verdict = Verdict { edits, ..Verdict::default() };
     let (mut checks, calls) = Chain::default()
         .with("a", CheckOrder::ExternalFilters, Stage::Message, verdict)

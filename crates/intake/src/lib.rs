@@ -43,7 +43,7 @@ mod throttled_log;
 mod transaction;
 
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -123,6 +123,8 @@ pub struct IntakeContext {
 pub struct ListenerContext {
     /// What all sessions share.
     pub intake: Arc<IntakeContext>,
+    /// Its address, as configured.
+    pub address: SocketAddr,
     /// The protocol settings.
     pub smtp_config: Arc<Machine>,
     /// Passes commit results from the spool to this thread.
@@ -142,8 +144,12 @@ struct ClientState {
     trusted: bool,
     /// It must log in before it sends anything.
     must_log_in: bool,
+    /// The listener it connected to, by its address in the configuration.
+    listener: SocketAddr,
     /// The local address it connected to.
     local_address: Option<IpAddr>,
+    /// The mechanism by which it has logged in.
+    login_mechanism: Option<&'static str>,
 }
 
 impl IntakeContext {

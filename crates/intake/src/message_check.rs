@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::pin::Pin;
 
 use filter::{CheckedMessage, ContentFuture, Edit, Field, header};
-use mail::{Address, BodyFlags, DsnNotify, Reply};
+use mail::{Address, BodyFlags, Reply};
 use protocol::smtp::server::RcptRequest;
 
 use crate::body::IncomingBody;
@@ -74,6 +74,7 @@ impl CheckedMessage for MessageInCheck<'_> {
         match edit {
             Edit::PrependField(field) => Box::pin(ready(self.prepend(&field))),
             Edit::AppendField(field) => Box::pin(self.append(field)),
+            Edit::InsertField { index, field } => Box::pin(self.insert_field(index, field)),
             Edit::ReplaceField { name, occurrence, field } => Box::pin(self.replace_field(name, occurrence, field)),
             Edit::RemoveFields { places } => Box::pin(self.remove_fields(places)),
             Edit::ReplaceBody(body) => Box::pin(self.replace_body(body)),
@@ -82,7 +83,13 @@ impl CheckedMessage for MessageInCheck<'_> {
                 self.transaction.mail.sender = sender;
                 Box::pin(ready(Ok(())))
             }
-            Edit::AddRecipient(address) => Box::pin(self.add_recipient(address)),
+            Edit::ChangeNoticeRequest { ret, envid } => {
+                (self.transaction.mail.ret, self.transaction.mail.envid) = (ret, envid);
+                Box::pin(ready(Ok(())))
+            }
+            Edit::AddRecipient { address, notify, orcpt } => {
+                Box::pin(self.add_recipient(RcptRequest { address, notify, orcpt }))
+            }
             Edit::RemoveRecipient(address) => {
                 self.transaction.remove_recipient(&address);
                 Box::pin(ready(Ok(())))
@@ -93,12 +100,27 @@ impl CheckedMessage for MessageInCheck<'_> {
 
 impl MessageInCheck<'_> {
     fn prepend(&mut self, field: &Field) -> Result<(), Reply> {
-        let field = field.wire().as_bytes();
-        if self.prefix.len() + field.len() > spool::PREFIX_BYTES_MAX as usize {
+        self.insert_into_prefix(&mut 0, field).map(|_| ())
+    }
+
+    /// False: the prefix has fewer fields.
+    fn insert_into_prefix(&mut self, index: &mut usize, field: &Field) -> Result<bool, Reply> {
+        if self.prefix.len() + field.wire().len() > spool::PREFIX_BYTES_MAX as usize {
             return Err(replies::TOO_MANY_FIELDS);
         }
-        self.prefix.splice(..0, field.iter().copied());
-        Ok(())
+        Ok(header::insert_field(self.prefix, index, field))
+    }
+
+    async fn insert_field(&mut self, mut index: usize, field: Field) -> Result<(), Reply> {
+        if self.insert_into_prefix(&mut index, &field)? {
+            return Ok(());
+        }
+        let mut header = self.read_header().await?;
+        let len = header.len();
+        if header::insert_field(&mut header, &mut index, &field) {
+            return self.replace_start(len, header).await;
+        }
+        self.append(field).await
     }
 
     async fn append(&mut self, field: Field) -> Result<(), Reply> {
@@ -184,8 +206,7 @@ impl MessageInCheck<'_> {
     }
 
     /// The operator's check has the right to relay, whoever the client is.
-    async fn add_recipient(&mut self, address: Address) -> Result<(), Reply> {
-        let request = RcptRequest { address, notify: DsnNotify::UNSET, orcpt: None };
+    async fn add_recipient(&mut self, request: RcptRequest) -> Result<(), Reply> {
         let address = self.context.normalize_address(&request.address, None).await;
         let added = self.transaction.add_recipient(self.context, &address, &request, true).await;
         added.map_err(|refusal| refusal.into_reply(self.context))

@@ -38,10 +38,20 @@ impl RecipientList {
         if self.list.len() <= count_max {
             return Ok(());
         }
-        for refused in self.list.drain(before..) {
-            self.seen.remove(&refused.address);
-        }
+        self.truncate(before);
         Err(TooManyRecipients)
+    }
+
+    /// Removes the recipients that were added last, from this number on.
+    pub(crate) fn truncate(&mut self, count: usize) {
+        for removed in self.list.drain(count.min(self.list.len())..) {
+            self.seen.remove(&removed.address);
+        }
+    }
+
+    /// The number of recipients.
+    pub(crate) fn len(&self) -> usize {
+        self.list.len()
     }
 
     /// Whether the address is new.

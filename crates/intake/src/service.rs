@@ -52,7 +52,7 @@ impl Service for ListenerContext {
 
     /// A refusal closes the connection: a client that stays to get 503 until QUIT (RFC 5321 section 3.1) would occupy a session others wait for.
     async fn check_client(&self, client: IpAddr, stop: &StopReceiver) -> Option<Result<CheckedClient, Vec<u8>>> {
-        let result = self.intake.check_client(client, self.must_log_in(), stop).await?;
+        let result = self.intake.check_client(client, self.address, self.must_log_in(), stop).await?;
         let result = result.map(|checks| CheckedClient { checks });
         Some(result.map_err(|denied| {
             let wire = to_wire(&denied.reply);
@@ -65,7 +65,14 @@ impl Service for ListenerContext {
         let AdmittedClient { address, local_address, trusted, permit, security } = client;
         let normalise_bare_newlines = self.intake.normalized_networks.contains(address);
         let peer = SmtpPeer { address: Some(address), normalise_bare_newlines, may_relay: trusted };
-        let client_state = ClientState { permit, trusted, must_log_in: self.must_log_in(), local_address };
+        let client_state = ClientState {
+            permit,
+            trusted,
+            must_log_in: self.must_log_in(),
+            listener: self.address,
+            local_address,
+            login_mechanism: None,
+        };
         IntakeSession::new(self, peer, client_state, checked.checks, security)
     }
 

@@ -18,7 +18,7 @@ use protocol::smtp::server::{
 use crate::body::{BodyStart, FinishedBody, IncomingBody};
 use crate::message_check::MessageContent;
 use crate::received_line::MessageSource;
-use crate::session_checks::{OptionalChecks, check_recipient, session_info};
+use crate::session_checks::{OptionalChecks, check_recipient, record_refusal, session_info};
 use crate::transaction::{ReceivedDetails, Transaction, message_entries};
 use crate::{ClientState, CommitNotifier, IntakeContext, ListenerContext, ResourceRefusal, replies};
 
@@ -38,7 +38,7 @@ pub(crate) struct IntakeSession {
     /// way.
     proof: Option<Box<PendingLogin>>,
     /// Boxed: most sessions are in clear text.
-    security: Option<Box<TlsInfo>>,
+    pub(crate) security: Option<Box<TlsInfo>>,
     /// From the accepted MAIL to the reply at the end of data. Boxed: most sessions are idle.
     pub(crate) incoming: Option<Box<IncomingMessage>>,
 }
@@ -81,6 +81,7 @@ impl IntakeSession {
             commit_notifier: answers,
             acceptor,
             proxy_protocol_networks: _,
+            address: _,
             adds_missing_headers: completes,
         } = listener;
         let speaks_for_others = peer.address.is_some_and(|address| context.proxy_networks.contains(address));
@@ -137,34 +138,44 @@ impl IntakeSession {
     /// MAIL: the last point at which load, or the client's rate limit, can refuse a message.
     async fn begin_transaction(&mut self, mail: MailRequest) -> Result<(), Reply> {
         self.context.admit_message(&self.client.permit).map_err(ResourceRefusal::reply)?;
-        self.check_sender_rules(&mail).await?;
+        let transaction = Transaction::new(&self.context, mail);
+        self.check_sender_rules(transaction.id, &transaction.mail).await?;
         if let Some(user) = self.session.user() {
-            self.context.check_sender(user, mail.sender.as_ref()).await?;
+            self.context.check_sender(user, transaction.mail.sender.as_ref()).await?;
         }
-        self.incoming = Some(Box::new(IncomingMessage {
-            transaction: Transaction::new(&self.context, mail),
-            body: None,
-            failed: None,
-        }));
+        self.incoming = Some(Box::new(IncomingMessage { transaction, body: None, failed: None }));
         Ok(())
     }
 
     /// RCPT: runs the checks, and admits the recipient.
     async fn add_recipient(&mut self, request: RcptRequest) -> Result<(), Reply> {
         let trusted = self.is_trusted();
-        let IntakeSession { context, session, client, checks, denied_by, incoming, .. } = self;
+        let IntakeSession { context, session, client, checks, denied_by, incoming, security, .. } = self;
         let Some(IncomingMessage { transaction, .. }) = incoming.as_deref_mut() else { return Ok(()) };
         let recipient = context.normalize_address(&request.address, client.local_address).await;
         let recipient = recipient.as_ref();
-        let sender = Some(transaction.mail.sender.as_ref());
-        let known = session_info(session, client);
-        let known = SessionInfo { sender, recipient: Some(recipient), ..known };
-        let effects = check_recipient(checks, &known, denied_by).await?;
-        let added = transaction.add_recipient(context, recipient, &request, trusted).await;
-        added.map_err(|refusal| refusal.into_reply(context))?;
-        if let Some(checks) = checks {
-            checks.add_recipient(effects);
-        }
+        let (before, security) = (transaction.recipient_count(), security.as_deref().copied());
+        let known = session_info(session, client, security);
+        let known = SessionInfo { recipient: Some(recipient), rcpt: Some(&request), ..known };
+        let admitted = match check_recipient(checks, &transaction.describe(known), denied_by).await {
+            Ok(effects) => {
+                let added = transaction.add_recipient(context, recipient, &request, trusted).await;
+                added.map(|()| effects).map_err(|refusal| refusal.into_reply(context))
+            }
+            Err(reply) => Err(reply),
+        };
+        let Some(checks) = checks else { return admitted.map(|_| ()) };
+        let effects = match admitted {
+            Ok(effects) => effects,
+            Err(reply) => {
+                Box::pin(checks.recipient_refused(&transaction.describe(known), &reply)).await;
+                return Err(reply);
+            }
+        };
+        let asked = Box::pin(checks.rcpt_admitted(&transaction.describe(known))).await;
+        let later = record_refusal(asked, denied_by).inspect_err(|_| transaction.remove_recipients_from(before))?;
+        checks.add_recipient(effects);
+        checks.add_recipient(later);
         Ok(())
     }
 
@@ -176,6 +187,9 @@ impl IntakeSession {
     /// AUTH has ended. Settles a pending SCRAM proof, which counts like a password check, and logs
     /// the login.
     fn finish_login(&mut self, mechanism: Mechanism, user: Box<str>, outcome: &SaslOutcome) {
+        if matches!(outcome, SaslOutcome::Accepted { .. }) {
+            self.client.login_mechanism = Some(mechanism.name());
+        }
         credentials::finish_proof(self.proof.take().map(|pending| *pending), mechanism, outcome);
         let (client, helo) = (self.session.peer().address, self.session.helo());
         self.context.event_log.write(credentials::login_event(client, helo, mechanism, user, outcome));

@@ -1,10 +1,10 @@
 //! The checks of a session, and what they are told of it. Without checks, nothing is evaluated or
 //! allocated.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use filter::{Origin, RecipientEffects, Refusal, SessionChecks, SessionInfo, Submitter};
-use mail::Reply;
+use mail::{Reply, TlsInfo};
 use net::StopReceiver;
 use protocol::smtp::server::SmtpSession;
 
@@ -19,6 +19,7 @@ impl IntakeContext {
     pub(crate) async fn check_client(
         &self,
         client: IpAddr,
+        listener: SocketAddr,
         must_log_in: bool,
         stop: &StopReceiver,
     ) -> Option<Result<OptionalChecks, Refusal>> {
@@ -26,7 +27,8 @@ impl IntakeContext {
         let mut stop = stop.clone();
         // Boxed, to keep sessions without checks small.
         let result = async move {
-            let info = SessionInfo { client: Some(client), is_user: must_log_in, ..SessionInfo::default() };
+            let (client, listener) = (Some(client), Some(listener));
+            let info = SessionInfo { client, listener, is_user: must_log_in, ..SessionInfo::default() };
             let checked = tokio::select! {
                 checked = checks.connect(&info) => checked,
                 () = stop.wait_for_stop() => return None,
@@ -37,7 +39,8 @@ impl IntakeContext {
     }
 }
 
-/// RCPT: checks a recipient, after normalisation, for the transaction that `session` describes.
+/// RCPT: checks a recipient, after normalisation, for the transaction that `session` describes, and
+/// before it is admitted.
 pub(crate) async fn check_recipient(
     checks: &mut OptionalChecks,
     session: &SessionInfo<'_>,
@@ -57,7 +60,11 @@ pub(crate) fn record_refusal<T>(checked: Result<T, Refusal>, denied_by: &mut Opt
 }
 
 /// What checks are told of the session, without its transaction.
-pub(crate) fn session_info<'a>(session: &'a SmtpSession, client: &ClientState) -> SessionInfo<'a> {
+pub(crate) fn session_info<'a>(
+    session: &'a SmtpSession,
+    client: &ClientState,
+    security: Option<TlsInfo>,
+) -> SessionInfo<'a> {
     let helo = Some(session.helo()).filter(|helo| !helo.is_empty());
     let submitter = match session.user() {
         Some(user) => Submitter::User(user),
@@ -66,6 +73,11 @@ pub(crate) fn session_info<'a>(session: &'a SmtpSession, client: &ClientState) -
     };
     SessionInfo {
         client: session.peer().address,
+        listener: Some(client.listener),
+        local_address: client.local_address,
+        security,
+        protocol: session.protocol_name(),
+        login_mechanism: client.login_mechanism,
         is_user: client.must_log_in || session.user().is_some(),
         submitter,
         helo,

@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 
 use filter::{Disposition, MessageCheckError, Refusal, SessionInfo};
-use mail::{BodyFlags, Networks, Reply};
+use mail::{BodyFlags, Networks, QueueId, Reply};
 use protocol::smtp::server::{MailRequest, XclientIdentity};
 
 use crate::ResourceRefusal;
@@ -17,16 +17,17 @@ impl IntakeSession {
     /// HELO: checks the client's name.
     pub(crate) async fn check_helo(&mut self, name: &str) -> Result<(), Reply> {
         let Some(checks) = &mut self.checks else { return Ok(()) };
-        let info = SessionInfo { helo: Some(name), ..session_info(&self.session, &self.client) };
+        let security = self.security.as_deref().copied();
+        let info = SessionInfo { helo: Some(name), ..session_info(&self.session, &self.client, security) };
         let checked = Box::pin(checks.helo(&info)).await;
         record_refusal(checked, &mut self.denied_by)
     }
 
     /// MAIL: checks the sender.
-    pub(crate) async fn check_sender_rules(&mut self, mail: &MailRequest) -> Result<(), Reply> {
+    pub(crate) async fn check_sender_rules(&mut self, id: QueueId, mail: &MailRequest) -> Result<(), Reply> {
         let Some(checks) = &mut self.checks else { return Ok(()) };
-        let sender = Some(mail.sender.as_ref());
-        let info = SessionInfo { sender, ..session_info(&self.session, &self.client) };
+        let known = session_info(&self.session, &self.client, self.security.as_deref().copied());
+        let info = SessionInfo { id: Some(id), sender: Some(mail.sender.as_ref()), mail: Some(mail), ..known };
         let checked = Box::pin(checks.mail(&info)).await;
         record_refusal(checked, &mut self.denied_by)
     }
@@ -34,8 +35,9 @@ impl IntakeSession {
     /// DATA: checks the transaction.
     pub(crate) async fn check_data(&mut self) -> Result<(), Reply> {
         let Some(checks) = &mut self.checks else { return Ok(()) };
-        let sender = self.incoming.as_ref().map(|incoming| incoming.transaction.mail.sender.as_ref());
-        let info = SessionInfo { sender, ..session_info(&self.session, &self.client) };
+        let Some(incoming) = &self.incoming else { return Ok(()) };
+        let known = session_info(&self.session, &self.client, self.security.as_deref().copied());
+        let info = incoming.transaction.describe(known);
         let checked = Box::pin(checks.data(&info)).await;
         record_refusal(checked, &mut self.denied_by)
     }
@@ -50,9 +52,10 @@ impl IntakeSession {
     ) -> Result<Disposition, Reply> {
         let Some(checks) = &mut self.checks else { return Ok(Disposition::default()) };
         if checks.concern_message() {
-            let sender = transaction.mail.sender.clone();
-            let session = session_info(&self.session, &self.client);
-            let session = SessionInfo { sender: Some(sender.as_ref()), ..session };
+            let (id, mail, recipients) = (transaction.id, transaction.mail.clone(), transaction.recipient_count());
+            let session = session_info(&self.session, &self.client, self.security.as_deref().copied());
+            let sender = Some(mail.sender.as_ref());
+            let session = SessionInfo { id: Some(id), sender, mail: Some(&mail), recipients, ..session };
             let mut message = MessageInCheck { context: &self.context, transaction, prefix, flags, content };
             let checked = Box::pin(checks.message(&session, &mut message)).await;
             checked.map_err(|error| match error {
@@ -86,7 +89,9 @@ impl IntakeSession {
         self.client.local_address = identity.own_address.unwrap_or(self.client.local_address);
         let Some(checks) = &mut self.checks else { return Ok(()) };
         // A login belongs to the previous client.
-        let info = SessionInfo { client, is_user: self.client.must_log_in, ..SessionInfo::default() };
+        let (listener, is_user) = (Some(self.client.listener), self.client.must_log_in);
+        self.client.login_mechanism = None;
+        let info = SessionInfo { client, listener, is_user, ..SessionInfo::default() };
         let checked = Box::pin(checks.connect(&info)).await;
         record_refusal(checked, &mut self.denied_by)
     }

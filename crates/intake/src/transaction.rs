@@ -12,6 +12,7 @@
 //! Nothing here replies: the caller turns a [`RecipientRefusal`] into a reply, a later try or a
 //! notice.
 
+use filter::SessionInfo;
 use lookup::directory::{AddressResolution, LocalDomain, ResolvedRecipient};
 use mail::{
     Address, BodyFlags, ClientInfo, Envelope, LoggedHeader, MailEvent, QueueId, Recipient, Reply, Timestamp, TlsInfo,
@@ -150,6 +151,27 @@ impl Transaction {
     /// The recipients so far.
     pub(crate) fn recipients(&self) -> impl Iterator<Item = &Recipient> {
         self.recipients.iter()
+    }
+
+    /// The number of recipients so far.
+    pub(crate) fn recipient_count(&self) -> usize {
+        self.recipients.len()
+    }
+
+    /// What checks are told of a session, with its transaction.
+    pub(crate) fn describe<'a>(&'a self, session: SessionInfo<'a>) -> SessionInfo<'a> {
+        SessionInfo {
+            id: Some(self.id),
+            sender: Some(self.mail.sender.as_ref()),
+            mail: Some(&self.mail),
+            recipients: self.recipient_count(),
+            ..session
+        }
+    }
+
+    /// Removes the recipients that were added last, from this number on.
+    pub(crate) fn remove_recipients_from(&mut self, count: usize) {
+        self.recipients.truncate(count);
     }
 
     /// Takes the recipients: the message is for nobody now.

@@ -3,6 +3,7 @@
 //! addresses are read.
 
 mod access;
+mod external_filters;
 mod reports;
 mod sender_auth;
 mod srs;
@@ -46,6 +47,7 @@ pub use self::reports::{report_collector, report_context};
 pub use self::sender_auth::sender_auth;
 pub use self::srs::{reload_srs_secrets, rewritten_senders, srs_rewriter};
 pub use access::{DnsblLists, compile_access_rules};
+pub use external_filters::external_filters;
 
 /// What sessions accept beyond RFC 5321.
 pub fn session_tolerance(config: &Config) -> smtp::TolerancePolicy {
@@ -154,7 +156,7 @@ fn queue_config(queue: &QueueSettings, recipients_per_attempt_max: usize) -> que
     }
 }
 
-/// The most connections to other hosts, with this many delivery threads.
+/// The most connections to other hosts, milters and policy services, with this many delivery threads.
 pub fn outbound_connections_max(config: &Config, smtp_threads: usize) -> usize {
     let slots: usize =
         config.queues.iter().filter(|queue| &*queue.name != QueueSettings::LOCAL).map(|q| q.concurrency).sum();
@@ -165,7 +167,9 @@ pub fn outbound_connections_max(config: &Config, smtp_threads: usize) -> usize {
         .map(|smtp| smtp.connections.idle_connections_max)
         .max()
         .unwrap_or(0);
-    slots + smtp_threads * waiting
+    let milters: usize = config.milters.iter().map(|milter| milter.connections_max).sum();
+    let services: usize = config.policy_services.iter().map(|service| service.connections_max).sum();
+    slots + smtp_threads * waiting + milters + services
 }
 
 /// The rules that choose queues, which have their numbers in `queues`, and what rewrites senders.

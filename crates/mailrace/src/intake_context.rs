@@ -27,6 +27,8 @@ pub struct IntakeContextParts {
     pub access_rules: Option<Arc<AccessRules>>,
     /// The check of senders; None if it is off.
     pub sender_auth: Option<Arc<SenderAuth>>,
+    /// The policy services and milters.
+    pub external_filters: Vec<Arc<dyn CheckFactory>>,
     /// What signs.
     pub signing: SigningParts,
     /// How users log in.
@@ -114,8 +116,9 @@ fn check_chain(config: &Config, policy: &IntakeContextParts, log: &Arc<dyn Opera
         [check.clone() as Arc<dyn CheckFactory>, Arc::new(VerdictRules(check))]
     });
     let senders = policy.sender_auth.clone().map(|check| check as Arc<dyn CheckFactory>);
+    let external = policy.external_filters.iter().cloned();
     let signing = policy.signing.checks(config, policy.logins.as_ref(), log);
-    CheckChain::new(access.chain(senders).chain(signing).collect())
+    CheckChain::new(access.chain(senders).chain(external).chain(signing).collect())
 }
 
 fn connection_limits(config: &Config, sessions_max: usize) -> ConnectionLimits {

@@ -89,6 +89,7 @@ impl SessionParts<'_> {
         });
         let service = |commit_notifier: &CommitNotifier| ListenerContext {
             intake: self.intake.clone(),
+            address: listener.address,
             smtp_config: smtp_config.clone(),
             commit_notifier: commit_notifier.clone(),
             acceptor: self.acceptor.cloned(),

@@ -141,12 +141,15 @@ impl ServerParts {
         let access_rules = access_rules.map(|rules| Arc::new(rules.with_counters_from(rules_before)));
         let auth_before = before.and_then(|before| Some((before.config, before.sender_auth?)));
         let sender_auth = from_config::sender_auth(config, auth_before, reports)?;
+        let problems = || Arc::new(from_config::throttled_log(log.clone())) as Arc<dyn OperatorLog>;
+        let external_filters = from_config::external_filters(config, sender_auth.as_ref(), &problems())?;
         let sessions = session_limits(config, limits)?;
         let intake = IntakeContextParts {
             directory: directory.clone(),
             postmaster: from_config::postmaster_address(config)?,
             access_rules: access_rules.clone(),
             sender_auth: sender_auth.clone(),
+            external_filters,
             signing: signing.clone(),
             logins: logins(config, &tables, secret, before)?,
             quota: quotas.clone().map(|quotas| quotas as Arc<dyn QuotaCheck>),
@@ -158,7 +161,6 @@ impl ServerParts {
             &dispatcher.local_transports,
         );
         let before_retrieval = before.map(|before| (before.config, before.retrieval));
-        let problems = || Arc::new(from_config::throttled_log(log.clone())) as Arc<dyn OperatorLog>;
         let retrieval =
             RetrievalParts::build(config, Arc::new(mailboxes), sessions.reading, before_retrieval, problems)?;
         let explainer = from_config::address_explainer(config, &tables, directory, rules(), router, quotas);

@@ -7,7 +7,9 @@
 pub mod backend_login;
 pub mod http;
 pub mod imap;
+pub mod milter;
 pub mod mime;
+pub mod policy;
 pub mod pop3;
 pub mod sasl;
 pub mod smtp;

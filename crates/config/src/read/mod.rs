@@ -5,6 +5,7 @@
 mod access;
 mod auth;
 mod domains;
+mod external;
 mod limits;
 mod queues;
 mod relay_auth;
@@ -94,6 +95,8 @@ fn read_document(mut document: Section<'_, '_>, machine: &str) -> Config {
         missing_addresses,
         relay: relay(&mut document),
         access: access::rules(&mut document, &table_names, &sender_auth),
+        milters: external::milters(&mut document, &listeners),
+        policy_services: external::policy_services(&mut document, &listeners),
         sender_auth,
         reports: reports::reports(&mut document),
         smtp: smtp(&mut document),

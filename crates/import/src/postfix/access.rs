@@ -98,7 +98,7 @@ const NOT_NEEDED: [(&str, &str); 13] = [
 
 /// Restrictions that are not supported, and why.
 const UNSUPPORTED: [(&str, &str); 14] = [
-    ("check_policy_service", "policy services are not supported"),
+    ("check_policy_service", "policy services are not converted: add a [[policy_service]]"),
     ("reject_rhsbl_", "DNS lists of domains are not supported"),
     ("permit_rhswl_", "DNS lists of domains are not supported"),
     ("reject_unknown_", "DNS names are not checked"),

@@ -170,11 +170,14 @@ impl DropSubmitter {
         if transaction.recipients().next().is_none() {
             return Ok(Disposition::default());
         }
-        let sender = transaction.mail.sender.clone();
+        let (id, mail, recipients) = (transaction.id, transaction.mail.clone(), transaction.recipient_count());
         let session = SessionInfo {
             is_user: true,
             submitter: Submitter::LocalProgram,
-            sender: Some(sender.as_ref()),
+            id: Some(id),
+            sender: Some(mail.sender.as_ref()),
+            mail: Some(&mail),
+            recipients,
             ..SessionInfo::default()
         };
         let content = MessageContent::Memory(content);

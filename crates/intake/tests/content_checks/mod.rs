@@ -49,7 +49,7 @@ impl Check for WordCheck {
             let mut edits = vec![Edit::PrependField(Field::new("X-Size", &text).unwrap())];
             if has("away") {
                 edits.push(Edit::ChangeSender(None));
-                edits.push(Edit::AddRecipient("robert@example.org".parse().unwrap()));
+                edits.push(Edit::add_recipient("robert@example.org".parse().unwrap()));
                 edits.extend(message.recipients().into_iter().cloned().map(Edit::RemoveRecipient));
             }
             Verdict { held: has("odd"), edits, ..Verdict::default() }

@@ -137,6 +137,7 @@ impl Server {
         let (desk_of_all, machine) = (context.clone(), Arc::new(machine));
         let listener_context = ListenerContext {
             intake: desk_of_all,
+            address: (Ipv4Addr::LOCALHOST, 0).into(),
             smtp_config: machine,
             commit_notifier: answers,
             acceptor: None,

@@ -40,7 +40,8 @@ pub fn sender_auth(
     })))
 }
 
-fn start_resolver(config: &Config) -> anyhow::Result<Arc<dyn DnsLookup>> {
-    let resolver = Resolver::new(&config.dns).context("the DNS of [sender_auth]")?;
-    Ok(Arc::new(DnsThread::start(resolver).context("the DNS of [sender_auth]: starting its thread")?))
+/// A resolver for the checks of sessions.
+pub(super) fn start_resolver(config: &Config) -> anyhow::Result<Arc<dyn DnsLookup>> {
+    let resolver = Resolver::new(&config.dns).context("the DNS of checks")?;
+    Ok(Arc::new(DnsThread::start(resolver).context("the DNS of checks: starting its thread")?))
 }

@@ -43,7 +43,7 @@ fn restart_keys(old: &Config, new: &Config) -> [(&'static str, bool); 13] {
 }
 
 /// All other settings. A new field of the configuration does not compile here until it is handled.
-fn reload_keys(old: &Config, new: &Config) -> [(&'static str, bool); 29] {
+fn reload_keys(old: &Config, new: &Config) -> [(&'static str, bool); 31] {
     let Config {
         data_dir: _,
         user: _,
@@ -67,6 +67,8 @@ fn reload_keys(old: &Config, new: &Config) -> [(&'static str, bool); 29] {
         missing_addresses,
         relay,
         access,
+        milters,
+        policy_services,
         auth,
         sender_auth,
         reports: _,
@@ -95,6 +97,8 @@ fn reload_keys(old: &Config, new: &Config) -> [(&'static str, bool); 29] {
         ("[tls]", *tls != old.tls),
         ("[relay]", *relay != old.relay),
         ("[[access]]", *access != old.access),
+        ("[[milter]]", *milters != old.milters),
+        ("[[policy_service]]", *policy_services != old.policy_services),
         ("[auth]", *auth != old.auth),
         ("[sender_auth]", *sender_auth != old.sender_auth),
         ("[smtp]", *smtp != old.smtp),
@@ -183,6 +187,8 @@ mod tests {
             ("hostname = \"mx.example\"\n", "hostname"),
             ("[relay]\nnetworks = []\n", "[relay]"),
             ("[[access]]\nclients = [\"192.0.2.1\"]\naction = \"refuse\"\n", "[[access]]"),
+            ("[[policy_service]]\naddress = \"localhost:10023\"\n", "[[policy_service]]"),
+            ("[[milter]]\naddress = \"localhost:8891\"\n", "[[milter]]"),
             ("[[table]]\nname = \"t\"\ntype = \"static\"\nvalues = [\"x\"]\n[auth]\npasswords = \"t\"\n", "[auth]"),
             ("[transport.maildir]\nquota = { bytes = \"1MiB\" }\n", "[transport]"),
             ("[smtp]\nxclient_from = [\"192.0.2.1\"]\n", "[smtp]"),

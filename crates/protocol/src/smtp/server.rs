@@ -96,6 +96,7 @@ pub use actions::{
 };
 pub use limits::SessionLimits;
 pub use login::AuthConfig;
+pub use parameters::{MailParameters, RcptParameters};
 pub use tolerance::{NulPolicy, TolerancePolicy};
 
 use command::{Chunk, Verb};

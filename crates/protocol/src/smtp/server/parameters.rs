@@ -18,20 +18,29 @@ const SIZE_DIGITS_MAX: usize = 20;
 
 /// The parameters of MAIL.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct MailParameters {
-    pub(super) size: Option<u64>,
-    pub(super) body_type: Option<BodyType>,
-    pub(super) smtputf8: Option<()>,
-    pub(super) ret: Option<DsnReturn>,
-    pub(super) envid: Option<Box<str>>,
+pub struct MailParameters {
+    /// SIZE, in octets.
+    pub size: Option<u64>,
+    /// BODY.
+    pub body_type: Option<BodyType>,
+    /// SMTPUTF8.
+    pub smtputf8: Option<()>,
+    /// RET.
+    pub ret: Option<DsnReturn>,
+    /// ENVID, in xtext.
+    pub envid: Option<Box<str>>,
     /// AUTH=, the identity asserted by another server. It is not trusted, which is equivalent to
     /// `<>`.
-    pub(super) auth: Option<()>,
+    pub auth: Option<()>,
 }
 
 impl MailParameters {
     /// Parses what follows the path.
-    pub(super) fn parse(text: &str) -> Result<Self, Reply> {
+    ///
+    /// # Errors
+    ///
+    /// A parameter is unknown, invalid or repeated.
+    pub fn parse(text: &str) -> Result<Self, Reply> {
         let mut found = MailParameters::default();
         for (keyword, value) in words(text) {
             match keyword {
@@ -50,14 +59,20 @@ impl MailParameters {
 
 /// The parameters of RCPT.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct RcptParameters {
-    pub(super) notify: Option<DsnNotify>,
-    pub(super) orcpt: Option<Box<str>>,
+pub struct RcptParameters {
+    /// NOTIFY.
+    pub notify: Option<DsnNotify>,
+    /// ORCPT, with its type.
+    pub orcpt: Option<Box<str>>,
 }
 
 impl RcptParameters {
     /// Parses what follows the path.
-    pub(super) fn parse(text: &str) -> Result<Self, Reply> {
+    ///
+    /// # Errors
+    ///
+    /// A parameter is unknown, invalid or repeated.
+    pub fn parse(text: &str) -> Result<Self, Reply> {
         let mut found = RcptParameters::default();
         for (keyword, value) in words(text) {
             match keyword {

@@ -1,0 +1,123 @@
+//! A connection of one session to a milter: sends commands, and waits for answers with a limit on the
+//! time. When it is dropped, the milter is told, and the connection may serve the next session.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use protocol::milter::{MacroValues, MilterAnswer, MilterClient, MilterCommand, MilterEvent};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::failure::MilterFailure;
+use super::{Milter, PROGRESS_TIME_MAX};
+use crate::service::{PooledConnection, ServiceStream};
+
+/// Commands without answers wait for others up to this size.
+const OUTPUT_OCTETS_MAX: usize = 64 << 10;
+const INPUT_OCTETS: usize = 4 << 10;
+
+pub(super) struct MilterConnection {
+    milter: Arc<Milter>,
+    /// None only while it is dropped.
+    open: Option<OpenConnection>,
+}
+
+struct OpenConnection {
+    stream: ServiceStream,
+    permit: OwnedSemaphorePermit,
+    client: MilterClient,
+}
+
+impl MilterConnection {
+    /// A connection that has negotiated.
+    pub(super) async fn open(milter: &Arc<Milter>) -> Result<MilterConnection, MilterFailure> {
+        let opened = timeout(milter.settings.connect_time_max, async {
+            let PooledConnection { stream, state, permit } = milter.pool.connect().await?;
+            let is_new = state.is_none();
+            let client = state.unwrap_or_else(|| MilterClient::new(milter.limits));
+            let mut open = OpenConnection { stream, permit, client };
+            if is_new {
+                open.event().await?;
+            }
+            Ok(MilterConnection { milter: milter.clone(), open: Some(open) })
+        });
+        opened.await.unwrap_or(Err(MilterFailure::NoConnection))
+    }
+
+    /// Sends a command, and waits for the answer if there will be one.
+    pub(super) async fn ask(
+        &mut self,
+        command: &MilterCommand<'_>,
+        macros: &dyn MacroValues,
+    ) -> Result<MilterAnswer, MilterFailure> {
+        let settings = &self.milter.settings;
+        let time_max = match command {
+            MilterCommand::EndOfBody => settings.message_time_max,
+            _ => settings.command_time_max,
+        };
+        let Some(open) = &mut self.open else { return Err(MilterFailure::Closed) };
+        if open.client.send(command, macros) {
+            return open.answer(time_max).await;
+        }
+        if open.client.output().len() > OUTPUT_OCTETS_MAX {
+            timeout(time_max, open.send()).await.map_err(|_| MilterFailure::NoAnswer)??;
+        }
+        Ok(MilterAnswer::Continue)
+    }
+
+    /// The machine.
+    pub(super) fn client(&mut self) -> Option<&mut MilterClient> {
+        self.open.as_mut().map(|open| &mut open.client)
+    }
+}
+
+impl OpenConnection {
+    async fn answer(&mut self, time_max: Duration) -> Result<MilterAnswer, MilterFailure> {
+        let last = Instant::now() + PROGRESS_TIME_MAX.max(time_max);
+        loop {
+            let deadline = last.min(Instant::now() + time_max);
+            let event = timeout_at(deadline, self.event()).await.map_err(|_| MilterFailure::NoAnswer)??;
+            match event {
+                MilterEvent::Answer(MilterAnswer::Failed) => return Err(MilterFailure::SaidSo),
+                MilterEvent::Answer(answer) => return Ok(answer),
+                MilterEvent::Progress | MilterEvent::Negotiated => {}
+            }
+        }
+    }
+
+    async fn event(&mut self) -> Result<MilterEvent, MilterFailure> {
+        self.send().await?;
+        let mut input = vec![0; INPUT_OCTETS];
+        loop {
+            if let Some(event) = self.client.poll_event()? {
+                return Ok(event);
+            }
+            match self.stream.read(&mut input).await? {
+                0 => return Err(MilterFailure::Closed),
+                count => self.client.handle_input(&input[..count]),
+            }
+        }
+    }
+
+    async fn send(&mut self) -> Result<(), MilterFailure> {
+        while !self.client.output().is_empty() {
+            let count = self.stream.write(self.client.output()).await?;
+            self.client.handle_sent(count);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for MilterConnection {
+    /// The last command is short, and fits into the socket unless the milter does not read; then it
+    /// finds the connection closed.
+    fn drop(&mut self) {
+        let Some(OpenConnection { stream, permit, mut client }) = self.open.take() else { return };
+        let is_kept = client.quit(self.milter.settings.reuses_connections);
+        let sent = stream.try_write(client.output());
+        if let (true, Ok(count)) = (is_kept, sent) {
+            client.handle_sent(count);
+            self.milter.pool.keep(stream, client, permit);
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! The check of one session by one policy service.
+//!
+//! | answer | what happens |
+//! |---|---|
+//! | DUNNO, DEFER_IF_REJECT, INFO, WARN | the session goes on |
+//! | OK | the service is not asked again about the session, the message or the recipient |
+//! | REJECT, DEFER, DEFER_IF_PERMIT, 4xx, 5xx | the client gets the reply |
+//! | HOLD, DISCARD, PREPEND, BCC | it happens to the message, or to all messages after connect and HELO |
+//! | REDIRECT | the message goes to that address alone |
+//!
+//! Policy services are asked when nothing else of the stage can refuse, so a deferral "if permitted" is
+//! one, and one "if rejected" is none.
+
+use std::sync::Arc;
+
+use mail::Address;
+use protocol::policy::PolicyAction;
+
+use super::PolicyService;
+use super::attributes::{Question, request};
+use super::exchange::{PolicyFailure, ask};
+use crate::check::{Check, CheckFuture, CheckedMessage, Decision, Refusal, SessionInfo, Verdict};
+use crate::client_names::UNKNOWN;
+use crate::edit::{Edit, Field};
+use crate::stage::Stage;
+
+pub(super) struct PolicyCheck {
+    service: Arc<PolicyService>,
+    /// None until it is looked up.
+    client_name: Option<Box<str>>,
+    /// Where the message goes instead.
+    redirect: Option<Address>,
+}
+
+impl PolicyCheck {
+    pub(super) fn new(service: Arc<PolicyService>) -> PolicyCheck {
+        PolicyCheck { service, client_name: None, redirect: None }
+    }
+
+    async fn check_client(&mut self, session: &SessionInfo<'_>) -> Verdict {
+        (self.client_name, self.redirect) = (None, None);
+        match self.service.settings.scope.includes_session(session) {
+            true => self.check(Stage::Connect, session, None).await,
+            false => Decision::Accept.into(),
+        }
+    }
+
+    async fn check_sender(&mut self, session: &SessionInfo<'_>) -> Verdict {
+        self.redirect = None;
+        match self.service.settings.scope.includes_message(session) {
+            true => self.check(Stage::Mail, session, None).await,
+            false => Decision::Accept.into(),
+        }
+    }
+
+    async fn check_message(&mut self, session: &SessionInfo<'_>, message: &mut dyn CheckedMessage) -> Verdict {
+        let mut verdict = self.check(Stage::Message, session, Some(message.content_len())).await;
+        if let Some(redirect) = self.redirect.take() {
+            verdict.edits.extend(message.recipients().into_iter().cloned().map(Edit::RemoveRecipient));
+            verdict.edits.push(Edit::add_recipient(redirect));
+        }
+        verdict
+    }
+
+    /// Asks the service, if it is to be asked at this stage.
+    async fn check(&mut self, stage: Stage, session: &SessionInfo<'_>, message_octets: Option<u64>) -> Verdict {
+        if !self.service.settings.stages.contains(&stage) {
+            return Verdict::default();
+        }
+        let client_name = self.find_client_name(session).await;
+        let instance = session.id.map_or_else(String::new, |id| id.to_string());
+        let question = Question { stage, client_name: &client_name, instance: &instance, message_octets };
+        let request = request(&self.service, session, &question);
+        let answered = ask(&self.service, &request).await;
+        let by = || format!("policy service {}", self.service.settings.name).into();
+        match answered.and_then(|action| self.verdict(stage, session, action, by())) {
+            Ok((verdict, redirect)) => {
+                self.redirect = redirect.or(self.redirect.take());
+                verdict
+            }
+            Err(failure) => {
+                let on_failure = self.service.settings.on_failure;
+                self.service.log(format_args!("{failure}; on_failure: {}", on_failure.name()));
+                let by: Box<str> = by();
+                on_failure.verdict(stage, &by)
+            }
+        }
+    }
+
+    async fn find_client_name(&mut self, session: &SessionInfo<'_>) -> Box<str> {
+        if let Some(name) = &self.client_name {
+            return name.clone();
+        }
+        let name = match session.client {
+            Some(client) => self.service.names.name(client).await,
+            None => None,
+        };
+        self.client_name.insert(name.unwrap_or_else(|| UNKNOWN.into())).clone()
+    }
+
+    fn verdict(
+        &self,
+        stage: Stage,
+        session: &SessionInfo<'_>,
+        action: PolicyAction,
+        by: Box<str>,
+    ) -> Result<(Verdict, Option<Address>), PolicyFailure> {
+        let edit = |edit| Verdict { edits: vec![edit], ..Verdict::default() };
+        let mut redirect = None;
+        let verdict = match action {
+            PolicyAction::Dunno | PolicyAction::DeferIfReject => Verdict::default(),
+            PolicyAction::Log(text) => {
+                let helo = session.helo.unwrap_or_default();
+                self.service.log(format_args!("{text} (at {}, helo {helo:?})", stage.name()));
+                Verdict::default()
+            }
+            PolicyAction::Ok => Decision::Accept.into(),
+            PolicyAction::Refuse(reply) | PolicyAction::DeferIfPermit(reply) => {
+                Decision::Refuse(Refusal { by, reply }).into()
+            }
+            PolicyAction::Hold => Verdict { held: true, ..Verdict::default() },
+            PolicyAction::Discard => Decision::Discard { by }.into(),
+            PolicyAction::Prepend(text) => edit(Edit::PrependField(field(&text)?)),
+            PolicyAction::Bcc(address) => edit(Edit::add_recipient(parse_address(&address)?)),
+            PolicyAction::Redirect(address) => {
+                redirect = Some(parse_address(&address)?);
+                Verdict::default()
+            }
+        };
+        Ok((verdict, redirect))
+    }
+}
+
+fn field(text: &str) -> Result<Field, crate::edit::InvalidField> {
+    let (name, value) = text.split_once(':').ok_or(crate::edit::InvalidField)?;
+    Field::new(name, value.trim_start())
+}
+
+fn parse_address(text: &str) -> Result<Address, mail::AddressError> {
+    text.strip_prefix('<').and_then(|text| text.strip_suffix('>')).unwrap_or(text).parse()
+}
+
+impl Check for PolicyCheck {
+    fn connect<'a>(&'a mut self, session: &'a SessionInfo<'a>) -> CheckFuture<'a> {
+        Box::pin(self.check_client(session))
+    }
+
+    fn helo<'a>(&'a mut self, session: &'a SessionInfo<'a>) -> CheckFuture<'a> {
+        Box::pin(self.check(Stage::Helo, session, None))
+    }
+
+    fn mail<'a>(&'a mut self, session: &'a SessionInfo<'a>) -> CheckFuture<'a> {
+        Box::pin(self.check_sender(session))
+    }
+
+    fn rcpt<'a>(&'a mut self, session: &'a SessionInfo<'a>) -> CheckFuture<'a> {
+        Box::pin(self.check(Stage::Rcpt, session, None))
+    }
+
+    fn data<'a>(&'a mut self, session: &'a SessionInfo<'a>) -> CheckFuture<'a> {
+        Box::pin(self.check(Stage::Data, session, None))
+    }
+
+    fn message<'a>(&'a mut self, session: &'a SessionInfo<'a>, message: &'a mut dyn CheckedMessage) -> CheckFuture<'a> {
+        Box::pin(self.check_message(session, message))
+    }
+}

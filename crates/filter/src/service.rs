@@ -1,0 +1,263 @@
+//! Connections to programs that decide about mail, such as milters: their addresses, sockets, and a
+//! pool that limits and keeps them.
+//!
+//! A pool has a number of permits, and every connection holds one while a session uses it. Idle
+//! connections take the place of permits that are free, so there are never more connections than
+//! permits. A session that gets no permit in time, or no connection, fails; others do not notice.
+//! Idle connections belong to no runtime, so sessions of any thread can take them.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// An idle connection that is older is closed: the program may be about to close it too.
+const IDLE_TIME_MAX: Duration = Duration::from_secs(30);
+
+/// Where a program listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ServiceAddress {
+    /// `host:port`; the host may be a name.
+    Tcp {
+        /// A name or an address, without brackets.
+        host: Box<str>,
+        /// The port.
+        port: u16,
+    },
+    /// `unix:/path`.
+    Unix(PathBuf),
+}
+
+/// The text is no address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not an address such as \"127.0.0.1:11332\" or \"unix:/run/filter.sock\"")]
+pub struct InvalidServiceAddress;
+
+impl FromStr for ServiceAddress {
+    type Err = InvalidServiceAddress;
+
+    fn from_str(text: &str) -> Result<Self, InvalidServiceAddress> {
+        if let Some(path) = text.strip_prefix("unix:") {
+            return path.starts_with('/').then(|| ServiceAddress::Unix(path.into())).ok_or(InvalidServiceAddress);
+        }
+        let (host, port) = text.rsplit_once(':').ok_or(InvalidServiceAddress)?;
+        let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+        let is_host =
+            |host: &str| !host.is_empty() && host.bytes().all(|b| b.is_ascii_alphanumeric() || b".-_".contains(&b));
+        let is_sound = bare.map_or_else(|| is_host(host), |bare| bare.parse::<std::net::Ipv6Addr>().is_ok());
+        let port = port.parse().ok().filter(|port| *port > 0 && is_sound).ok_or(InvalidServiceAddress)?;
+        Ok(ServiceAddress::Tcp { host: bare.unwrap_or(host).into(), port })
+    }
+}
+
+impl fmt::Display for ServiceAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ServiceAddress::Tcp { host, port } if host.contains(':') => write!(f, "[{host}]:{port}"),
+            ServiceAddress::Tcp { host, port } => write!(f, "{host}:{port}"),
+            ServiceAddress::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+/// A socket in use.
+pub(crate) enum ServiceStream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl ServiceStream {
+    async fn connect(address: &ServiceAddress) -> io::Result<ServiceStream> {
+        match address {
+            ServiceAddress::Tcp { host, port } => {
+                let stream = TcpStream::connect((&**host, *port)).await?;
+                stream.set_nodelay(true)?;
+                Ok(ServiceStream::Tcp(stream))
+            }
+            ServiceAddress::Unix(path) => UnixStream::connect(path).await.map(ServiceStream::Unix),
+        }
+    }
+
+    /// Reads what has arrived; 0 at the end.
+    pub(crate) async fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match self {
+                ServiceStream::Tcp(stream) => stream.readable().await?,
+                ServiceStream::Unix(stream) => stream.readable().await?,
+            }
+            match self.try_read(buffer) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                read => return read,
+            }
+        }
+    }
+
+    /// Writes what there is room for.
+    pub(crate) async fn write(&self, bytes: &[u8]) -> io::Result<usize> {
+        loop {
+            match self {
+                ServiceStream::Tcp(stream) => stream.writable().await?,
+                ServiceStream::Unix(stream) => stream.writable().await?,
+            }
+            match self.try_write(bytes) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                written => return written,
+            }
+        }
+    }
+
+    /// Writes what there is room for now.
+    pub(crate) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            ServiceStream::Tcp(stream) => stream.try_write(bytes),
+            ServiceStream::Unix(stream) => stream.try_write(bytes),
+        }
+    }
+
+    fn try_read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            ServiceStream::Tcp(stream) => stream.try_read(buffer),
+            ServiceStream::Unix(stream) => stream.try_read(buffer),
+        }
+    }
+
+    fn into_idle(self) -> io::Result<IdleStream> {
+        Ok(match self {
+            ServiceStream::Tcp(stream) => IdleStream::Tcp(stream.into_std()?),
+            ServiceStream::Unix(stream) => IdleStream::Unix(stream.into_std()?),
+        })
+    }
+}
+
+/// A socket that belongs to no runtime.
+enum IdleStream {
+    Tcp(std::net::TcpStream),
+    Unix(std::os::unix::net::UnixStream),
+}
+
+impl IdleStream {
+    /// None if the program has closed it or sent something.
+    fn into_quiet(self) -> Option<ServiceStream> {
+        use io::Read as _;
+        let mut octet = [0];
+        let read = match &self {
+            IdleStream::Tcp(stream) => (&*stream).read(&mut octet),
+            IdleStream::Unix(stream) => (&*stream).read(&mut octet),
+        };
+        read.err().filter(|error| error.kind() == io::ErrorKind::WouldBlock)?;
+        match self {
+            IdleStream::Tcp(stream) => TcpStream::from_std(stream).ok().map(ServiceStream::Tcp),
+            IdleStream::Unix(stream) => UnixStream::from_std(stream).ok().map(ServiceStream::Unix),
+        }
+    }
+}
+
+/// The connections to one program. `S` is what is known of an idle one.
+pub(crate) struct ConnectionPool<S> {
+    address: ServiceAddress,
+    permits: Arc<Semaphore>,
+    idle: Mutex<Vec<IdleConnection<S>>>,
+}
+
+struct IdleConnection<S> {
+    stream: IdleStream,
+    state: S,
+    since: Instant,
+}
+
+/// A connection of a pool.
+pub(crate) struct PooledConnection<S> {
+    pub(crate) stream: ServiceStream,
+    /// None if it is new.
+    pub(crate) state: Option<S>,
+    pub(crate) permit: OwnedSemaphorePermit,
+}
+
+impl<S> ConnectionPool<S> {
+    /// A pool of at most this many connections, at least one.
+    pub(crate) fn new(address: ServiceAddress, connections_max: usize) -> ConnectionPool<S> {
+        let permits = Arc::new(Semaphore::new(connections_max.clamp(1, Semaphore::MAX_PERMITS)));
+        ConnectionPool { address, permits, idle: Mutex::default() }
+    }
+
+    /// An idle connection, or a new one. The caller limits the time.
+    pub(crate) async fn connect(&self) -> io::Result<PooledConnection<S>> {
+        let closed = |_| io::Error::from(io::ErrorKind::NotConnected);
+        let permit = self.permits.clone().acquire_owned().await.map_err(closed)?;
+        if let Some((stream, state)) = self.take_idle() {
+            return Ok(PooledConnection { stream, state: Some(state), permit });
+        }
+        let stream = ServiceStream::connect(&self.address).await?;
+        Ok(PooledConnection { stream, state: None, permit })
+    }
+
+    /// The connection that was used last, if it is alive. Those that are not are closed.
+    fn take_idle(&self) -> Option<(ServiceStream, S)> {
+        let now = Instant::now();
+        loop {
+            let IdleConnection { stream, state, since } = self.idle.lock().pop()?;
+            if now.duration_since(since) > IDLE_TIME_MAX {
+                // The others are older.
+                self.idle.lock().retain(|idle| now.duration_since(idle.since) <= IDLE_TIME_MAX);
+                return None;
+            }
+            if let Some(stream) = stream.into_quiet() {
+                return Some((stream, state));
+            }
+        }
+    }
+
+    /// Keeps a connection for the next session.
+    pub(crate) fn keep(&self, stream: ServiceStream, state: S, permit: OwnedSemaphorePermit) {
+        if let Ok(stream) = stream.into_idle() {
+            self.idle.lock().push(IdleConnection { stream, state, since: Instant::now() });
+        }
+        drop(permit);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_a_host_with_a_port_or_a_path() {
+        for text in ["127.0.0.1:11332", "localhost:8891", "[::1]:25", "unix:/run/opendkim/opendkim.sock"] {
+            assert_eq!(text.parse::<ServiceAddress>().unwrap().to_string(), text);
+        }
+        for text in
+            ["", "localhost", "localhost:0", ":25", "::1:25", "unix:run/x", "unix:", "a b:25", "[x]:25", "a:99999"]
+        {
+            assert_eq!(text.parse::<ServiceAddress>(), Err(InvalidServiceAddress), "{text}");
+        }
+    }
+
+    #[tokio::test]
+    async fn idle_connections_are_used_again_while_they_live() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string().parse().unwrap();
+        let pool: ConnectionPool<u8> = ConnectionPool::new(address, 1);
+        let first = pool.connect().await.unwrap();
+        assert_eq!(first.state, None);
+        let (accepted, _) = listener.accept().await.unwrap();
+        assert!(tokio::time::timeout(Duration::from_millis(20), pool.connect()).await.is_err(), "the only permit");
+        pool.keep(first.stream, 7, first.permit);
+        let second = pool.connect().await.unwrap();
+        assert_eq!(second.state, Some(7));
+        pool.keep(second.stream, 8, second.permit);
+        drop(accepted);
+        let third = loop {
+            let connection = pool.connect().await.unwrap();
+            // The kernel may need a moment to tell that the other side has closed.
+            let Some(state) = connection.state else { break connection };
+            pool.keep(connection.stream, state, connection.permit);
+        };
+        assert_eq!(third.state, None);
+    }
+}

@@ -1,0 +1,246 @@
+//! Sessions with a policy service on a socket: what it is asked, what its answers do, and what happens
+//! when it fails.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::fmt;
+use std::future::{Future, ready};
+use std::net::{IpAddr, Ipv4Addr};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use filter::policy::{PolicyService, PolicySettings};
+use filter::{
+    Check, CheckFactory, CheckedMessage, ClientNameFuture, ClientNames, ContentFuture, Decision, Edit, FailureAction,
+    Field, Refusal, ServiceScope, SessionInfo, Stage, Submitter, Verdict,
+};
+use mail::{Address, EnhancedCode, OperatorLog, Reply};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+
+/// A service that gives the same answer to every question, and records them.
+#[derive(Clone, Default)]
+struct Script {
+    answer: Vec<u8>,
+    /// It closes the connection after each answer.
+    closes: bool,
+    asked: Arc<Mutex<Vec<String>>>,
+    connections: Arc<Mutex<usize>>,
+}
+
+impl Script {
+    fn answering(answer: &[u8]) -> Script {
+        Script { answer: answer.to_vec(), ..Script::default() }
+    }
+
+    async fn listen(&self) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (address, script) = (listener.local_addr().unwrap().to_string(), self.clone());
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                *script.connections.lock().unwrap() += 1;
+                tokio::spawn(script.clone().serve(stream));
+            }
+        });
+        address
+    }
+
+    async fn serve(self, stream: TcpStream) {
+        let mut stream = BufReader::new(stream);
+        let mut question = String::new();
+        while stream.read_line(&mut question).await.is_ok_and(|count| count > 0) {
+            if question.ends_with("\n\n") {
+                self.asked.lock().unwrap().push(std::mem::take(&mut question));
+                if stream.write_all(&self.answer).await.is_err() || self.closes {
+                    break;
+                }
+            }
+        }
+    }
+}
+
+struct Names;
+
+impl ClientNames for Names {
+    fn name(&self, _client: IpAddr) -> ClientNameFuture<'_> {
+        Box::pin(ready(None))
+    }
+}
+
+struct NoLog;
+
+impl OperatorLog for NoLog {
+    fn log_line(&self, _line: fmt::Arguments<'_>) {}
+}
+
+struct Message(Address);
+
+impl CheckedMessage for Message {
+    fn sender(&self) -> Option<&Address> {
+        None
+    }
+
+    fn recipients(&self) -> Vec<&Address> {
+        vec![&self.0]
+    }
+
+    fn prefix(&self) -> &[u8] {
+        b""
+    }
+
+    fn content_len(&self) -> u64 {
+        4321
+    }
+
+    fn is_eight_bit(&self) -> bool {
+        false
+    }
+
+    fn read_content(&mut self, _position: u64) -> ContentFuture<'_> {
+        Box::pin(ready(Ok(&b""[..])))
+    }
+
+    fn edit(&mut self, _edit: Edit) -> Pin<Box<dyn Future<Output = Result<(), Reply>> + Send + '_>> {
+        Box::pin(ready(Ok(())))
+    }
+}
+
+fn settings(address: &str, stages: &[Stage]) -> PolicySettings {
+    PolicySettings {
+        name: "test".into(),
+        address: address.parse().unwrap(),
+        stages: stages.to_vec(),
+        scope: ServiceScope::default(),
+        on_failure: FailureAction::Defer,
+        connect_time_max: Duration::from_secs(5),
+        answer_time_max: Duration::from_secs(5),
+        connections_max: 10,
+        context: "here".into(),
+    }
+}
+
+fn service(settings: PolicySettings) -> Box<dyn Check> {
+    Arc::new(PolicyService::new(settings, Arc::new(Names), Arc::new(NoLog))).start()
+}
+
+/// All stages of a message, up to the first that does not go on.
+async fn session(check: &mut Box<dyn Check>) -> Verdict {
+    let (sender, recipient): (Address, Address) = ("a@a.test".parse().unwrap(), "b@b.test".parse().unwrap());
+    let known = SessionInfo {
+        client: Some(Ipv4Addr::new(192, 0, 2, 1).into()),
+        local_address: Some(Ipv4Addr::LOCALHOST.into()),
+        listener: Some("127.0.0.1:25".parse().unwrap()),
+        protocol: "ESMTP",
+        submitter: Submitter::User("ann"),
+        helo: Some("a.test"),
+        sender: Some(Some(&sender)),
+        recipients: 1,
+        ..SessionInfo::default()
+    };
+    let at_rcpt = SessionInfo { recipient: Some(&recipient), ..known };
+    let mut message = Message(recipient.clone());
+    for stage in Stage::ALL {
+        let verdict = match stage {
+            Stage::Connect => check.connect(&known).await,
+            Stage::Helo => check.helo(&known).await,
+            Stage::Mail => check.mail(&known).await,
+            Stage::Rcpt => check.rcpt(&at_rcpt).await,
+            Stage::Data => check.data(&known).await,
+            Stage::Message => check.message(&known, &mut message).await,
+        };
+        if verdict != Verdict::default() {
+            return verdict;
+        }
+    }
+    Verdict::default()
+}
+
+async fn verdict_of(answer: &[u8]) -> Verdict {
+    let script = Script::answering(answer);
+    let address = script.listen().await;
+    session(&mut service(PolicySettings {
+        answer_time_max: Duration::from_millis(200),
+        ..settings(&address, &[Stage::Rcpt])
+    }))
+    .await
+}
+
+fn refusal(code: u16, enhanced: EnhancedCode, text: &'static str) -> Decision {
+    Decision::Refuse(Refusal { by: "policy service test".into(), reply: Reply::new(code, enhanced, text) })
+}
+
+#[tokio::test]
+async fn a_service_is_asked_at_its_stages_with_the_attributes_of_postfix() {
+    let script = Script::answering(b"action=DUNNO\n\n");
+    let address = script.listen().await;
+    assert_eq!(session(&mut service(settings(&address, &[Stage::Rcpt, Stage::Message]))).await, Verdict::default());
+    let asked = script.asked.lock().unwrap().clone();
+    assert_eq!((asked.len(), *script.connections.lock().unwrap()), (2, 1));
+    for line in [
+        "request=smtpd_access_policy\nprotocol_state=RCPT\nprotocol_name=ESMTP\nclient_address=192.0.2.1\n",
+        "\nclient_name=unknown\n",
+        "\nserver_address=127.0.0.1\nserver_port=25\nhelo_name=a.test\nsender=a@a.test\nrecipient=b@b.test\n",
+        "\nrecipient_count=0\n",
+        "\nsasl_username=ann\n",
+        "\npolicy_context=here\n",
+    ] {
+        assert!(asked[0].contains(line), "{line} {}", asked[0]);
+    }
+    for line in ["\nprotocol_state=END-OF-MESSAGE\n", "\nrecipient=\nrecipient_count=1\n", "\nsize=4321\n"] {
+        assert!(asked[1].contains(line), "{line} {}", asked[1]);
+    }
+}
+
+#[tokio::test]
+async fn answers_become_verdicts() {
+    let address: Address = "c@c.test".parse().unwrap();
+    let edits = |edits: Vec<Edit>| Verdict { edits, ..Verdict::default() };
+    for (answer, expected) in [
+        (&b"action=OK\n\n"[..], Decision::Accept.into()),
+        (b"action=REJECT no\n\n", refusal(554, EnhancedCode(5, 7, 1), "no").into()),
+        (b"action=DEFER_IF_PERMIT 4.2.0 later\n\n", refusal(450, EnhancedCode(4, 2, 0), "later").into()),
+        (b"action=HOLD\n\n", Verdict { held: true, ..Verdict::default() }),
+        (b"action=DISCARD\n\n", Decision::Discard { by: "policy service test".into() }.into()),
+        (b"action=PREPEND X-A: b\n\n", edits(vec![Edit::PrependField(Field::new("X-A", "b").unwrap())])),
+        (b"action=BCC c@c.test\n\n", edits(vec![Edit::add_recipient(address.clone())])),
+        (
+            b"action=REDIRECT c@c.test\n\n",
+            edits(vec![Edit::RemoveRecipient("b@b.test".parse().unwrap()), Edit::add_recipient(address)]),
+        ),
+        (b"action=WARN look\n\n", Verdict::default()),
+    ] {
+        assert_eq!(verdict_of(answer).await, expected, "{}", String::from_utf8_lossy(answer));
+    }
+}
+
+#[tokio::test]
+async fn a_service_that_fails_leaves_the_decision_to_its_action() {
+    let unavailable = refusal(451, EnhancedCode(4, 7, 1), "Service unavailable, try again later");
+    let endless = b"x=y\n".repeat(5000);
+    for answer in [
+        &b""[..],
+        b"action=OK\n",
+        b"OK\n\n",
+        b"action=FILTER x:y\n\n",
+        b"action=PREPEND X A: b\n\n",
+        b"action=OK\n\naction=OK\n\n",
+        &endless,
+    ] {
+        assert_eq!(
+            verdict_of(answer).await.decision,
+            unavailable,
+            "{}",
+            String::from_utf8_lossy(&answer[..answer.len().min(40)])
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_connection_that_the_service_has_closed_is_replaced() {
+    let script = Script { closes: true, ..Script::answering(b"action=DUNNO\n\n") };
+    let address = script.listen().await;
+    let mut check = service(settings(&address, &[Stage::Helo, Stage::Mail, Stage::Rcpt, Stage::Data]));
+    assert_eq!(session(&mut check).await, Verdict::default());
+    assert_eq!(script.asked.lock().unwrap().len(), 4);
+}

@@ -1,0 +1,355 @@
+"""Milters and policy services: what they are told, what their answers do to the mail, and mail whose
+milter fails.
+
+    changes    every change of the protocol, in a message that is delivered
+    answers    refusals, quarantine, discard
+    failures   a milter that is gone, stalls, or sends garbage; each action
+    programs   mail of local programs; OpenDKIM signs
+    policies   questions at each stage, and answers
+"""
+
+import pathlib
+import socket
+import struct
+import subprocess
+import threading
+import time
+import unittest
+
+import dkim_verifier
+from harness import Client, Mailrace, await_messages, await_that, folder, mail_files, make_message
+from milter import Milter, frame, strings
+from outbound import mail_events
+from peers import opendkim
+from peers.smtp import free_port
+from test_dkim_signing import Keys
+
+USERS = ["alice", "bob", "carol"]
+
+
+def section(port, *lines):
+    """A milter on a port of this host."""
+    return f'\n[[milter]]\nname = "test"\naddress = "127.0.0.1:{port}"\n' + "".join(f"{line}\n" for line in lines)
+
+
+def garbage_server(answer):
+    """A server that answers every connection with these bytes, and waits then."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve():
+        connections = []
+        while True:
+            try:
+                connection, _ = listener.accept()
+                connection.sendall(answer)
+            except OSError:
+                return
+            connections.append(connection)
+
+    threading.Thread(target=serve, daemon=True).start()
+    return listener
+
+
+class FilterCase(unittest.TestCase):
+    def setUp(self):
+        made = folder()
+        self.addCleanup(made.cleanup)
+        self.folder = pathlib.Path(made.name)
+
+    def serve(self, extra, **settings):
+        """A running server with these sections."""
+        server = Mailrace(self.folder, **({"users": USERS, "extra": extra} | settings))
+        self.addCleanup(server.stop)
+        server.start()
+        return server
+
+    def milter(self, *args, **named):
+        made = Milter(*args, **named)
+        self.addCleanup(made.close)
+        return made
+
+    def send(self, server, *recipients, message=None):
+        with Client(server.port) as client:
+            client.greet()
+            return client.deliver(message or make_message("hello"), *(recipients or ["alice@bench.test"]))
+
+
+class Changes(FilterCase):
+    def test_every_change_is_in_the_delivered_message(self):
+        def rules(_message):
+            return [
+                frame(b"p"),
+                frame(b"h", strings("X-Added", "one\n two")),
+                frame(b"i", struct.pack(">I", 0) + strings("X-First", "first")),
+                frame(b"i", struct.pack(">I", 2) + strings("X-Third", "third")),
+                frame(b"m", struct.pack(">I", 1) + strings("Subject", "changed")),
+                frame(b"m", struct.pack(">I", 2) + strings("X-Old", "")),
+                frame(b"e", strings("<carol@bench.test>", "RET=HDRS")),
+                frame(b"+", strings("<bob@bench.test>")),
+                frame(b"2", strings("<carol@bench.test>", "NOTIFY=NEVER")),
+                frame(b"-", strings("<alice@bench.test>")),
+                frame(b"b", b"new\nbody\r\n"),
+                frame(b"b", b"..\r\n"),
+            ]
+
+        milter = self.milter(rules)
+        server = self.serve(section(milter.port))
+        message = b"X-Old: 1\r\nX-Old: 2\r\n" + make_message("hello")
+        self.assertEqual(self.send(server, message=message).code, 250)
+        for user in ("bob", "carol"):
+            content = await_messages(server, user, 1)[0].read_bytes().replace(b"\r\n", b"\n")
+            header, _, body = content.partition(b"\n\n")
+            self.assertEqual(body, b"new\nbody\n..\n")
+            names = [line.split(b":")[0] for line in header.split(b"\n") if line[:1] not in b" \t"]
+            first = names.index(b"X-First")
+            self.assertEqual(names[first + 1 : first + 3], [b"Received", b"X-Third"])
+            self.assertIn(b"X-Old: 1\n", header)
+            self.assertNotIn(b"X-Old: 2", header)
+            self.assertIn(b"\nSubject: changed\n", header)
+            self.assertTrue(header.endswith(b"X-Added: one\n two"), header)
+        self.assertEqual(mail_files(server.maildir("alice") / "new"), [])
+        received = mail_events(server, "received")[0]
+        self.assertEqual((received.fields.get("from") or received.fields.get("sender")), "carol@bench.test")
+
+    def test_a_milter_sees_the_session_and_the_message(self):
+        milter = self.milter(options=0x800)
+        server = self.serve(section(milter.port))
+        body = "x" * 70 + "\r\n"
+        message = make_message("large", body * 20_000)
+        with Client(server.port) as client:
+            client.greet()
+            reply = client.envelope("alice@bench.test", "nobody@bench.test")
+            self.assertEqual(reply.code, 550)
+            client.say("DATA")
+            client.write(message + b".\r\n")
+            self.assertEqual(client.read().code, 250)
+        [seen] = milter.messages
+        self.assertEqual((seen.helo, seen.sender[0]), ("client.test", "<sender@client.test>"))
+        self.assertEqual((seen.recipients, seen.refused), ([["<alice@bench.test>"]], [["<nobody@bench.test>"]]))
+        self.assertEqual(seen.fields[-1], ("Subject", "large"))
+        self.assertEqual(seen.body, (body * 20_000).encode())
+        self.assertNotIn("Received", [name for name, _ in seen.fields])
+        self.assertEqual(seen.macros["{client_addr}"], "127.0.0.1")
+        self.assertEqual(seen.macros["j"], "mx.bench.test")
+        self.assertIn(seen.macros["i"], [event.fields["id"] for event in mail_events(server, "received")])
+
+    def test_several_milters_see_the_changes_of_those_before(self):
+        first = self.milter(lambda _: [frame(b"h", strings("X-One", "1"))])
+        second = self.milter(lambda _: [frame(b"h", strings("X-Two", "2"))])
+        server = self.serve(section(first.port) + section(second.port).replace('"test"', '"second"'))
+        self.assertEqual(self.send(server).code, 250)
+        self.assertIn(("X-One", "1"), second.messages[0].fields)
+        self.assertNotIn(("X-Two", "2"), first.messages[0].fields)
+        content = await_messages(server, "alice", 1)[0].read_bytes()
+        self.assertIn(b"X-Two: 2", content)
+
+    def test_connections_are_used_again(self):
+        milter = self.milter()
+        server = self.serve(section(milter.port))
+        for _ in range(3):
+            self.assertEqual(self.send(server).code, 250)
+            time.sleep(0.1)  # the end of the session
+        self.assertEqual(milter.connections, 1)
+
+
+class Answers(FilterCase):
+    def test_refusals_have_the_reply_of_the_milter(self):
+        for code, answer, expected in [
+            (b"M", frame(b"y", b"550 5.7.1 not you\0"), (550, "5.7.1 not you")),
+            (b"R", frame(b"t"), (451, "4.7.1")),
+            (b"E", frame(b"r"), (550, "5.7.1 Command rejected")),
+        ]:
+            milter = self.milter(answers={code: answer})
+            made = folder()
+            self.addCleanup(made.cleanup)
+            self.folder = pathlib.Path(made.name)
+            server = self.serve(section(milter.port))
+            reply = self.send(server)
+            self.assertEqual(reply.code, expected[0], reply)
+            self.assertIn(expected[1], str(reply))
+            self.assertEqual(mail_events(server, "received"), [])
+
+    def test_quarantined_mail_is_held_and_discarded_mail_vanishes(self):
+        def rules(message):
+            return [frame(b"q", strings("odd"))] if ("Subject", "odd") in message.fields else []
+
+        milter = self.milter(rules)
+        server = self.serve(section(milter.port))
+        self.assertEqual(self.send(server, message=make_message("odd")).code, 250)
+        await_that(lambda: mail_events(server, "held"), "a held message", server)
+        milter.answers[b"B"] = frame(b"d")
+        self.assertEqual(self.send(server, message=make_message("gone")).code, 250)
+        milter.answers.clear()
+        self.assertEqual(self.send(server, message=make_message("fine")).code, 250)
+        content = await_messages(server, "alice", 1)
+        self.assertEqual(len(content), 1)
+        self.assertIn(b"Subject: fine", content[0].read_bytes())
+
+
+class Failures(FilterCase):
+    def test_each_action_decides_about_mail_without_its_milter(self):
+        port = free_port()
+        for action, code, held in [("accept", 250, 0), ("defer", 451, 0), ("refuse", 550, 0), ("quarantine", 250, 1)]:
+            made = folder()
+            self.addCleanup(made.cleanup)
+            self.folder = pathlib.Path(made.name)
+            server = self.serve(section(port, f'on_failure = "{action}"'))
+            self.assertEqual(self.send(server).code, code, action)
+            self.assertEqual(len(mail_events(server, "held")), held, action)
+
+    def test_hostile_milters_lose_no_mail(self):
+        for answer in (b"HTTP/1.1 400 Bad Request\r\n", b"\0\0\0\x0dO\0\0", b"\xff\xff\xff\xff", b"\0\0\0\0", b""):
+            listener = garbage_server(answer)
+            self.addCleanup(listener.close)
+            made = folder()
+            self.addCleanup(made.cleanup)
+            self.folder = pathlib.Path(made.name)
+            server = self.serve(section(listener.getsockname()[1], 'connect_time = "300ms"', 'on_failure = "accept"'))
+            self.assertEqual(self.send(server).code, 250)
+            await_messages(server, "alice", 1)
+
+    def test_a_milter_that_stalls_holds_up_only_its_own_sessions(self):
+        listener = garbage_server(b"")
+        self.addCleanup(listener.close)
+        lines = ('exempt = ["127.0.0.2/32"]', 'connect_time = "60s"')
+        server = self.serve(section(listener.getsockname()[1], *lines))
+        with Client(server.port):
+            with Client(server.port, source="127.0.0.2") as other:
+                other.greet()
+                started = time.monotonic()
+                self.assertEqual(other.deliver(make_message("quick"), "alice@bench.test").code, 250)
+                self.assertLess(time.monotonic() - started, 10)
+
+    def test_a_milter_may_be_restarted_during_a_session(self):
+        milter = self.milter(answers={b"M": b"\0\0\0\0"})
+        server = self.serve(section(milter.port))
+        with Client(server.port) as client:
+            client.greet()
+            self.assertEqual(client.deliver(make_message("one"), "alice@bench.test").code, 451)
+            milter.answers.clear()
+            self.assertEqual(client.deliver(make_message("two"), "alice@bench.test").code, 250)
+        self.assertEqual(milter.connections, 2)
+
+
+class Programs(FilterCase):
+    def test_mail_of_local_programs_is_shown_with_all_steps(self):
+        milter = self.milter(lambda _: [frame(b"h", strings("X-Seen", "yes"))])
+        server = self.serve(section(milter.port))
+        argv = [str(server.binary), "inject", "--config", str(server.config), "bob@bench.test"]
+        subprocess.run(argv, input=b"Subject: local\n\nHello.\n", timeout=60, check=True)
+        self.assertIn(b"X-Seen: yes", await_messages(server, "bob", 1)[0].read_bytes())
+        [seen] = milter.messages
+        self.assertEqual((seen.helo, seen.recipients), ("localhost", [["<bob@bench.test>"]]))
+
+    @unittest.skipUnless(opendkim.is_installed() and dkim_verifier.is_installed(), "OpenDKIM or dkimpy is not installed")
+    def test_opendkim_signs(self):
+        keys = Keys(self.folder)
+        key, configuration = keys.files["rsa"], self.folder / "opendkim.conf"
+        milter = opendkim.signer(keys.domain, key.name.partition(".")[0], key)
+        configuration.write_text(milter.configuration())
+        with open(self.folder / "opendkim.log", "wb") as log:
+            argv = ["opendkim", "-f", "-x", str(configuration)]
+            signer = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        self.addCleanup(signer.wait, 20)
+        self.addCleanup(signer.terminate)
+        server = self.serve(section(milter.port))
+        message = make_message("signed").replace(b"From: sender@client.test", b"From: alice@bench.test")
+
+        def is_signed():
+            return self.send(server, message=message).code == 250
+
+        await_that(is_signed, "OpenDKIM to listen", server)
+        for sent in range(2):
+            content = await_messages(server, "alice", sent + 1)[-1].read_bytes()
+            self.assertEqual(dkim_verifier.verified(content, keys.records), [True], content)
+            self.assertEqual(self.send(server, message=message).code, 250)
+
+
+class PolicyService:
+    """Answers every question as `rules` says, which gets its attributes; records them."""
+
+    def __init__(self, rules):
+        self.rules, self.questions = rules, []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self):
+        self._listener.close()
+
+    def _accept(self):
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection):
+        question = {}
+        with connection, connection.makefile("r") as lines:
+            for line in lines:
+                name, _, value = line.rstrip("\n").partition("=")
+                if name:
+                    question[name] = value
+                    continue
+                self.questions.append(question)
+                connection.sendall(f"action={self.rules(question)}\n\n".encode())
+                question = {}
+
+
+class Policies(FilterCase):
+    def policy(self, rules):
+        made = PolicyService(rules)
+        self.addCleanup(made.close)
+        return made
+
+    def section(self, service, *lines):
+        return section(service.port, *lines).replace("[[milter]]", "[[policy_service]]")
+
+    def test_a_service_is_asked_at_every_stage(self):
+        service = self.policy(lambda question: "DUNNO")
+        stages = '["connect", "helo", "mail", "rcpt", "data", "message"]'
+        server = self.serve(self.section(service, f"stages = {stages}"))
+        self.assertEqual(self.send(server).code, 250)
+        states = [question["protocol_state"] for question in service.questions]
+        self.assertEqual(states, ["CONNECT", "EHLO", "MAIL", "RCPT", "DATA", "END-OF-MESSAGE"])
+        last = service.questions[-1]
+        self.assertEqual((last["recipient_count"], last["sender"]), ("1", "sender@client.test"))
+        self.assertGreater(int(last["size"]), 50)
+        self.assertEqual(last["client_address"], "127.0.0.1")
+
+    def test_answers_decide_about_recipients_that_exist(self):
+        answers = {"alice@bench.test": "PREPEND X-Policy: seen", "bob@bench.test": "450 4.2.0 greylisted"}
+        service = self.policy(lambda question: answers[question["recipient"]])
+        server = self.serve(self.section(service))
+        with Client(server.port) as client:
+            client.greet()
+            self.assertEqual(client.envelope("nobody@bench.test").code, 550)
+            reply = client.say("RCPT TO:<bob@bench.test>")
+            self.assertTrue(reply.is_a(450, "4.2.0"), reply)
+            self.assertEqual(client.say("RCPT TO:<alice@bench.test>").code, 250)
+            client.say("DATA")
+            client.write(make_message("one") + b".\r\n")
+            self.assertEqual(client.read().code, 250)
+        self.assertIn(b"X-Policy: seen", await_messages(server, "alice", 1)[0].read_bytes())
+        self.assertEqual(mail_files(server.maildir("bob") / "new"), [])
+        self.assertEqual(len(service.questions), 2)
+
+    def test_mail_is_redirected(self):
+        service = self.policy(lambda question: "REDIRECT carol@bench.test")
+        server = self.serve(self.section(service))
+        self.assertEqual(self.send(server, "alice@bench.test", "bob@bench.test").code, 250)
+        await_messages(server, "carol", 1)
+        for user in ("alice", "bob"):
+            self.assertEqual(mail_files(server.maildir(user) / "new"), [])
+
+    def test_a_filter_that_does_not_exist_is_not_passed_by(self):
+        service = self.policy(lambda question: "FILTER smtp:[127.0.0.1]:10025")
+        server = self.serve(self.section(service))
+        self.assertEqual(self.send(server).code, 451)
+        self.assertIn("FILTER", server.log_tail(50))
+
+
+if __name__ == "__main__":
+    unittest.main()
