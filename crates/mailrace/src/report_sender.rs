@@ -213,11 +213,8 @@ impl SendingThread {
         match self.runtime.block_on(self.try_send(&due.report)) {
             Ok(fates) => {
                 fates.iter().for_each(|(_, fate)| self.parts.collector.counters().count_reports(*fate, 1));
-                match self.parts.collector.with_store(move |store| store.finish(&due)) {
-                    Some(Err(error)) => {
-                        log.event(LogLevel::Warning, "cannot write that a report was sent", &[("error", &error)])
-                    }
-                    Some(Ok(())) | None => {}
+                if let Some(Err(error)) = self.parts.collector.with_store(move |store| store.finish(&due)) {
+                    log.event(LogLevel::Warning, "cannot write that a report was sent", &[("error", &error)]);
                 }
                 fates.into_iter().map(|(to, fate)| sent(to, fate.as_str())).collect()
             }

@@ -23,7 +23,7 @@ use dispatch::{
 use intake::drop_folder::DropFolderScanner;
 use intake::{CommitNotifier, IntakeContext};
 use load::{LoadMonitor, MachineGaugeReader};
-use mail::{LogLevel, ServerLog, TlsSessionLog};
+use mail::{LogLevel, ServerLog};
 use net::{BoundListener, InheritedSockets, ListenerSocket, SessionWorkers, TlsServer, session_runtime};
 use sender_auth::reports::ReportCollector;
 use spool::{Disk, Durability, FolderDisk, LiveMessage, Spool};
@@ -281,8 +281,8 @@ fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::R
         chosen,
     } = parts;
     let outcome_counters = Arc::new(OutcomeCounters::default());
-    let tls = tls_reports::session_log(config, collector.as_ref());
-    let (spool, flow, scheduler) = start_dispatcher(config, dispatcher, &queues, limits, &outcome_counters, tls, &log)?;
+    let (spool, flow, scheduler) =
+        start_dispatcher(config, dispatcher, &queues, limits, &outcome_counters, collector.as_ref(), &log)?;
     let monitor = monitor(config, scheduler.clone(), log.clone());
     let intake = Arc::new(intake_context::create(config, intake, spool, monitor.handle(), log.clone()));
     let gauges = monitor.start(config.load.every)?;
@@ -296,7 +296,6 @@ fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::R
     let control_parts = from_config::with_counters(control_parts, sender_auth.as_deref(), &signing, srs.as_deref(), reports.as_ref());
     let control_server = start_control_server(&config.admin.socket, control_parts, &control_context)?;
     let drop_scanner = (!drain_only).then(|| start_drop_scanner(config, &intake, &signing, &log)).transpose()?;
-    let watched = WatchConfig { acceptor: acceptor.clone(), interval: config.tls.reload_every };
     let commit_notifiers: Box<[CommitNotifier]> = (0..limits.threads).map(|_| CommitNotifier::default()).collect();
     let parts = SessionParts {
         intake: &intake,
@@ -305,9 +304,8 @@ fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::R
         secret,
         commit_notifiers: &commit_notifiers,
     };
-    let listeners = parts.listeners(config, sockets);
     let notifier_tasks = commit_notifiers.iter().map(|notifier| notifier.clone().run());
-    let workers = SessionWorkers::start(listeners, notifier_tasks, &log)?;
+    let workers = SessionWorkers::start(parts.listeners(config, sockets), notifier_tasks, &log)?;
     Ok(RunningServer {
         drain_only,
         loaded: loaded.clone(),
@@ -331,7 +329,7 @@ fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::R
         control_context,
         drop_scanner,
         gauges,
-        certificate_watch: CertificateWatchHandle::new(watched),
+        certificate_watch: CertificateWatchHandle::new(WatchConfig { acceptor, interval: config.tls.reload_every }),
         log,
     })
 }
@@ -372,7 +370,7 @@ fn start_dispatcher(
     queue_config: &queue::SchedulerConfig,
     limits: ProcessLimits,
     outcome_counters: &Arc<OutcomeCounters>,
-    tls_sessions: Option<Arc<dyn TlsSessionLog>>,
+    reports: Option<&ReportCollector>,
     log: &Arc<Log>,
 ) -> anyhow::Result<(Arc<Spool>, Dispatcher, SchedulerHandle)> {
     let (scheduler, receiver): (SchedulerHandle, SchedulerReceiver) = dispatch::scheduler_channel();
@@ -389,7 +387,7 @@ fn start_dispatcher(
         config: dispatcher,
         smtp_threads: limits.threads,
         outcome_counters: outcome_counters.clone(),
-        tls_sessions,
+        tls_sessions: tls_reports::session_log(config, reports),
         log: log.clone(),
     };
     Ok((spool, Dispatcher::start(parts, scheduler.clone(), receiver)?, scheduler))
