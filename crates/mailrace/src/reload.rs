@@ -301,10 +301,8 @@ impl RunningServer {
         let context = self.control_context.clone();
         let rules = access_rules.clone();
         let parts = from_config::control_parts(config, explainer, intake.clone(), &retrieval, rules, &tables, &lists);
-        let verdicts = sender_auth.as_ref().map(|check| check.state.counters.clone());
-        let signatures = signing.counters_if_signing();
-        let forwarded = srs.as_ref().map(|srs| srs.counters().clone());
-        let parts = ControlParts { chosen, sender_auth: verdicts, signatures, srs: forwarded, ..parts };
+        let parts = server_parts::with_counters(parts, sender_auth.as_ref(), &signing, srs.as_ref());
+        let parts = ControlParts { chosen, ..parts };
         self.control_server.set_handler(ControlHandler::new(parts, context));
         if let Some(scanner) = &self.drop_scanner {
             scanner.reconfigure(server_parts::drop_folder_config(config, &intake, &signing, &self.log, drop_runtime));

@@ -275,13 +275,10 @@ fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::R
     let (rules, lists) = (access_rules.clone(), &dnsbl_lists);
     let control_parts =
         from_config::control_parts(config, explainer, intake.clone(), &retrieval, rules, &tables, lists);
-    let verdicts = sender_auth.as_ref().map(|check| check.state.counters.clone());
-    let signatures = signing.counters_if_signing();
-    let forwarded = srs.as_ref().map(|srs| srs.counters().clone());
-    let control_parts = ControlParts { chosen, sender_auth: verdicts, signatures, srs: forwarded, ..control_parts };
+    let control_parts = server_parts::with_counters(control_parts, sender_auth.as_ref(), &signing, srs.as_ref());
+    let control_parts = ControlParts { chosen, ..control_parts };
     let control_server = start_control_server(&config.admin.socket, control_parts, &control_context)?;
     let drop_scanner = (!drain_only).then(|| start_drop_scanner(config, &intake, &signing, &log)).transpose()?;
-    let watched = WatchConfig { acceptor: acceptor.clone(), interval: config.tls.reload_every };
     let commit_notifiers: Box<[CommitNotifier]> = (0..limits.threads).map(|_| CommitNotifier::default()).collect();
     let parts = SessionParts {
         intake: &intake,
@@ -315,7 +312,7 @@ fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::R
         control_context,
         drop_scanner,
         gauges,
-        certificate_watch: CertificateWatchHandle::new(watched),
+        certificate_watch: CertificateWatchHandle::new(WatchConfig { acceptor, interval: config.tls.reload_every }),
         log,
     })
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use config::Config;
-use control::{AdaptiveValue, AddressExplainer, Bounds};
+use control::{AdaptiveValue, AddressExplainer, Bounds, ControlParts};
 use dispatch::{ClassifierRules, DispatcherConfig, NoticeConfig};
 use filter::access::AccessRules;
 use intake::drop_folder::{self, DropFolderConfig, DropSubmitter};
@@ -234,6 +234,21 @@ pub fn log_config_warnings(config: &Config, sessions: SessionLimits, log: &Log) 
         }
     }
     check::startup_warnings(config).iter().for_each(|caution| log.event(LogLevel::Warning, caution, &[]));
+}
+
+/// Adds the counters of what checks, signs and rewrites.
+pub fn with_counters(
+    parts: ControlParts,
+    sender_auth: Option<&Arc<SenderAuth>>,
+    signing: &SigningParts,
+    srs: Option<&Arc<SrsRewriter>>,
+) -> ControlParts {
+    ControlParts {
+        sender_auth: sender_auth.map(|check| check.state.counters.clone()),
+        signatures: signing.counters_if_signing(),
+        srs: srs.map(|srs| srs.counters().clone()),
+        ..parts
+    }
 }
 
 /// A random number that outsiders cannot guess.
