@@ -16,6 +16,8 @@ use crate::log_summary;
 use crate::password::Scheme;
 use control::RecipientFilter;
 use control::request::SummaryKey;
+use control::text::{DurationArg, SerdeAsText};
+use control::tokens::Role;
 
 pub use tune_runs::{MeasuredFigure, TuneMeasureArgs, TuneRunArgs, TuneSearchArgs};
 
@@ -158,6 +160,9 @@ pub enum Command {
     /// Make, show and check keys for DKIM signatures
     #[command(subcommand)]
     Dkim(DkimCommand),
+    /// Make, list and revoke tokens for the HTTP API
+    #[command(subcommand)]
+    Token(TokenCommand),
     /// Inject a message from standard input, like `sendmail`
     #[command(after_help = INJECT_HELP)]
     Inject {
@@ -185,6 +190,45 @@ pub enum Command {
         /// The shell
         shell: Shell,
     },
+}
+
+/// Commands for tokens.
+#[derive(Debug, Subcommand)]
+pub enum TokenCommand {
+    /// Make a token, and print it as the last line
+    ///
+    /// It is shown only now: the server keeps a hash of it, in api-tokens.json in its data folder. A
+    /// running server accepts it at once.
+    Create(TokenCreateArgs),
+    /// List the tokens, without their secrets
+    List(TokenListArgs),
+    /// Revoke a token; a running server refuses it at once
+    Revoke {
+        /// Its name or ID
+        name: String,
+    },
+}
+
+/// Options of `token create`.
+#[derive(Args, Debug)]
+pub struct TokenCreateArgs {
+    /// What its owner may do
+    #[arg(long)]
+    pub role: Role,
+    /// What to call it, in the list and in the log; by default its ID
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+    /// How long it is valid: 12h, 30d; by default until it is revoked
+    #[arg(long, value_name = "SPAN")]
+    pub expires: Option<SerdeAsText<DurationArg>>,
+}
+
+/// Options of `token list`.
+#[derive(Args, Debug)]
+pub struct TokenListArgs {
+    /// Print JSON, one object per line
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Commands for DKIM keys.

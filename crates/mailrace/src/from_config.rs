@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use control::api::ApiSettings;
 use control::{AddressExplainer, ControlParts, ControlTables};
 use delivery::bounce::{NoticeLimiter, NoticeLimits, NoticeSigner};
 use delivery::remote::RemoteDeliveryConfig;
@@ -442,6 +443,17 @@ pub fn control_parts(
         relaxed_durability: config.spool.durability != spool::Durability::Commit,
         chosen: Vec::new(),
         signatures: None,
+    }
+}
+
+/// The settings of the API, whose times are those of all HTTP.
+pub fn api_settings(config: &Config) -> ApiSettings {
+    let own_names = [config.hostname.to_ascii_lowercase().into()];
+    ApiSettings {
+        hosts: config.api.hosts.iter().map(|host| host.to_ascii_lowercase().into()).chain(own_names).collect(),
+        connections_max: config.api.connections_max,
+        page_entries_max: config.api.page_entries_max,
+        limits: config.http.limits,
     }
 }
 

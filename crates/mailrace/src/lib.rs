@@ -43,6 +43,7 @@ pub mod spool_commands;
 mod stderr;
 mod sys;
 pub mod tables;
+pub mod token_command;
 pub mod tune_apply;
 pub mod tune_command;
 pub mod tune_runs;

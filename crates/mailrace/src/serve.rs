@@ -16,6 +16,8 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
 use config::{self, Config, ConfigSource, LoadedConfig, TableKind, TransportKind};
+use control::api::Api;
+use control::tokens::TokenFile;
 use control::{ControlHandler, ControlParts, ControlServer, ReloadRequest, ReloadSender, SharedControlState};
 use dispatch::{
     self, Dispatcher, DispatcherConfig, DispatcherParts, OutcomeCounters, Queues, SchedulerHandle, SchedulerReceiver,
@@ -157,7 +159,7 @@ fn log_drained(held: usize, log: &Log) {
 
 /// Stops everything, from the listeners to the spool. Returns the number of messages in the spool.
 fn stop(running: RunningServer, runtime: &Runtime, log: &Log) -> u64 {
-    let RunningServer { intake, workers, flow, control_server, control_context: context, drop_scanner, gauges, .. } =
+    let RunningServer { intake, workers, flow, control_server, control_context, api, drop_scanner, gauges, .. } =
         running;
     let spool = intake.spool.clone();
     drop(intake);
@@ -170,7 +172,7 @@ fn stop(running: RunningServer, runtime: &Runtime, log: &Log) -> u64 {
         log.event(LogLevel::Warning, "cut off deliveries that took too long to finish", &[]);
     }
     control_server.stop();
-    drop((context, gauges));
+    drop((control_context, api, gauges));
     let left = spool.stats().messages_live;
     close(spool, log);
     left
@@ -278,12 +280,14 @@ fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::R
     let signatures = signing.counters_if_signing();
     let control_parts = ControlParts { chosen, sender_auth: verdicts, signatures, ..control_parts };
     let control_server = start_control_server(&config.admin.socket, control_parts, &control_context)?;
+    let api = Api::new(control_server.handler(), TokenFile::in_data_dir(&config.data_dir));
     let drop_scanner = (!drain_only).then(|| start_drop_scanner(config, &intake, &signing, &log)).transpose()?;
     let watched = WatchConfig { acceptor: acceptor.clone(), interval: config.tls.reload_every };
     let commit_notifiers: Box<[CommitNotifier]> = (0..limits.threads).map(|_| CommitNotifier::default()).collect();
     let parts = SessionParts {
         intake: &intake,
         retrieval: &retrieval,
+        api: &api,
         acceptor: acceptor.as_ref(),
         secret,
         commit_notifiers: &commit_notifiers,
@@ -310,6 +314,7 @@ fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::R
         flow,
         control_server,
         control_context,
+        api,
         drop_scanner,
         gauges,
         certificate_watch: CertificateWatchHandle::new(watched),

@@ -130,7 +130,8 @@ impl HttpProtocol {
                 HttpContent::Mailboxes(Arc::new(MailboxStore::new(mailboxes.clone())))
             }
         };
-        let server_config = HttpServerConfig { realm: settings.realm.clone(), limits: settings.limits };
+        let server_config =
+            HttpServerConfig { realm: settings.realm.clone(), limits: settings.limits, ..HttpServerConfig::default() };
         Ok(HttpProtocol { settings: Arc::new(settings), server_config: Arc::new(server_config), content })
     }
 }

@@ -42,7 +42,7 @@ fn restart_keys(old: &Config, new: &Config) -> [(&'static str, bool); 12] {
 }
 
 /// All other settings. A new field of the configuration does not compile here until it is handled.
-fn reload_keys(old: &Config, new: &Config) -> [(&'static str, bool); 28] {
+fn reload_keys(old: &Config, new: &Config) -> [(&'static str, bool); 29] {
     let Config {
         data_dir: _,
         user: _,
@@ -79,6 +79,7 @@ fn reload_keys(old: &Config, new: &Config) -> [(&'static str, bool); 28] {
         bounce,
         signing,
         spool: _,
+        api,
     } = new;
     // Their keys are in [spool].
     let LoadLimits { space_min, inodes_min, .. } = old.load.limits;
@@ -111,6 +112,7 @@ fn reload_keys(old: &Config, new: &Config) -> [(&'static str, bool); 28] {
         ("[queues]", *scheduler != old.scheduler),
         ("[bounce]", *bounce != old.bounce),
         ("[signing]", *signing != old.signing),
+        ("[api]", *api != old.api),
         ("[log] subject", log.subject != old.log.subject),
         ("[spool] space_min, inodes_min", (load.limits.space_min, load.limits.inodes_min) != (space_min, inodes_min)),
     ]
@@ -196,6 +198,7 @@ mod tests {
             ("[spool]\nspace_min = \"1GiB\"\n", "[spool] space_min, inodes_min"),
             ("[log]\nsubject = true\n", "[log] subject"),
             ("[signing]\nexpires_after = \"7d\"\n", "[signing]"),
+            ("[api]\npage = 10\n", "[api]"),
         ] {
             let told = told("", text);
             assert!(told.contains(&(key, false)), "{text}: {told:?}");
