@@ -21,20 +21,25 @@ mod openapi;
 mod query;
 mod routes;
 mod session;
+mod types;
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use net::{ConnectionLimiter, ConnectionLimits};
-use protocol::http::server::HttpServerLimits;
+use mail::Networks;
+use net::{ConnectionLimiter, ConnectionLimits, TlsServer};
+use protocol::http::server::{HttpServerConfig, HttpServerLimits};
 use tokio::sync::Semaphore;
 
 use crate::server::CurrentHandler;
 use crate::tokens::{TokenChecker, TokenFile};
 
-pub use listener::ApiListener;
-
+/// What clients log in to.
+const REALM: &str = "mailrace";
+/// What all responses say: they are not kept, shown in no frame, and no page is made of them.
+const RESPONSE_FIELDS: &str = "Cache-Control: no-store\r\nContent-Security-Policy: default-src 'none'; \
+    frame-ancestors 'none'\r\nX-Frame-Options: DENY\r\nReferrer-Policy: no-referrer\r\n";
 /// Requests that are answered at a time.
 const REQUESTS_MAX: usize = 4;
 
@@ -68,6 +73,53 @@ impl Api {
             tokens: Arc::new(TokenChecker::new(tokens)),
             connections: ConnectionLimiter::new(ConnectionLimits::default()),
             requests: Arc::new(Semaphore::new(REQUESTS_MAX)),
+        }
+    }
+}
+
+/// What the sessions of one listener share.
+#[derive(Clone)]
+pub struct ApiListener {
+    api: Api,
+    settings: Arc<ApiSettings>,
+    server_config: Arc<HttpServerConfig>,
+    connections: Arc<ConnectionLimiter>,
+    tls_server: Option<Arc<TlsServer>>,
+    has_implicit_tls: bool,
+    proxy_networks: Networks,
+}
+
+impl ApiListener {
+    /// A listener with these settings. With `tls_server`, connections use TLS from the first byte if
+    /// `has_implicit_tls`. Clients in `proxy_networks` must send a PROXY header.
+    pub fn new(
+        api: &Api,
+        settings: ApiSettings,
+        tls_server: Option<Arc<TlsServer>>,
+        has_implicit_tls: bool,
+        proxy_networks: Networks,
+    ) -> ApiListener {
+        let server_config = HttpServerConfig {
+            realm: REALM.into(),
+            takes_content: true,
+            response_fields: RESPONSE_FIELDS,
+            limits: settings.limits,
+        };
+        // Connections of before a reload count too.
+        let connections = api.connections.with_limits(ConnectionLimits {
+            sessions_max: settings.connections_max,
+            sessions_per_client_max: settings.connections_max,
+            ..ConnectionLimits::default()
+        });
+        let (settings, server_config) = (Arc::new(settings), Arc::new(server_config));
+        ApiListener {
+            api: api.clone(),
+            settings,
+            server_config,
+            connections,
+            tls_server,
+            has_implicit_tls,
+            proxy_networks,
         }
     }
 }

@@ -5,18 +5,18 @@ use std::time::Duration;
 use crate::load::{GaugeStatus, GaugeUnit, LimitState, LimitStatus, LoadStatus};
 use crate::text::short_duration;
 
-/// The lines, each with its end.
+/// The lines.
 pub fn lines(status: &LoadStatus) -> Vec<String> {
     let age = short_duration(Duration::from_secs(status.age_seconds));
-    let mut lines = vec![format!("gauges, as of {} ({age} ago)\n", status.sampled)];
-    lines.extend(status.gauges.iter().map(|gauge| format!("  {}\n", gauge_line(gauge))));
-    lines.push("limits\n".to_owned());
-    lines.extend(status.limits.iter().map(|limit| format!("  {}: {}\n", limit_text(limit), limit_state(limit))));
+    let mut lines = vec![format!("gauges, as of {} ({age} ago)", status.sampled)];
+    lines.extend(status.gauges.iter().map(|gauge| format!("  {}", gauge_line(gauge))));
+    lines.push("limits".to_owned());
+    lines.extend(status.limits.iter().map(|limit| format!("  {}: {}", limit_text(limit), limit_state(limit))));
     if status.limits.is_empty() {
-        lines.push("  none\n".to_owned());
+        lines.push("  none".to_owned());
     }
-    lines.push("refused since the start\n".to_owned());
-    lines.extend(status.refused.iter().map(|refused| format!("  {:<18} {}\n", refused.resource, refused.clients)));
+    lines.push("refused since the start".to_owned());
+    lines.extend(status.refused.iter().map(|refused| format!("  {:<18} {}", refused.resource, refused.clients)));
     lines
 }
 
@@ -80,7 +80,7 @@ mod tests {
             let status = load_status(report, &RefusalCounters::default(), NOW);
             let sent: LoadStatus = serde_json::from_str(&serde_json::to_string(&status).unwrap()).unwrap();
             assert_eq!(sent, status);
-            lines(&sent).concat()
+            lines(&sent).join("\n") + "\n"
         };
         insta::assert_snapshot!("load", [told(&report(NOW)), told(&LoadReport::default())].join("\n"));
     }

@@ -29,7 +29,7 @@ stores everything in ./mailrace-data, and accepts mail for any address at localh
 
 Exit codes:
    0  success
-   1  the answer is no: no such key, queue, message or table; the spool is damaged;
+   1  the answer is no: no such key, queue, message, table or token; the spool is damaged;
       a reload requires a restart; `dkim check` finds a record that does not fit;
       `dns --check` finds a difference; `tune check` has findings; `tune apply` or
       `tune revert` refuses; `tune measure` or `tune search` could not decide; an aim of

@@ -97,7 +97,7 @@ pub fn print_explanation(config: &Config, args: &ExplainArgs) -> anyhow::Result<
 /// `mailrace load`.
 pub fn print_load(config: &Config) -> anyhow::Result<()> {
     let status = serde_json::from_str(&request_text(&config.admin.socket, &ControlRequest::Load)?)?;
-    print(load_text::lines(&status).iter().map(|line| line.trim_end()))
+    print(load_text::lines(&status))
 }
 
 /// `mailrace status`.

@@ -4,21 +4,21 @@
 use mail::{Body, QueueId, Timestamp};
 use protocol::http::server::ErrorStatus;
 use queue::OperatorAction;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::Value;
-use utoipa::ToSchema;
 
 use super::openapi;
 use super::query::{ExplainQuery, KeyQuery, PageQuery, Query};
 use super::routes::{OPENMETRICS, Operation, PLAIN_TEXT};
+use super::types::{
+    ActDone, ActRequest, ActResult, Explanation, ProblemDocument, QueueList, ReloadResult, ServerStatus, TableList,
+};
+use crate::ReloadAnswer;
 use crate::adaptive_text;
 use crate::handler::{ControlError, ControlHandler};
 use crate::metrics;
 use crate::pages::{NextHopPage, PageRequest};
-use crate::request::{ActionRequest, filter_object};
-use crate::summary::QueueStatus;
-use crate::tables::TableStatus;
-use crate::{RecipientFilter, ReloadAnswer};
+use crate::request::ActionRequest;
 
 /// Entries of a page, if the client does not say.
 const PAGE_ENTRIES: u32 = 100;
@@ -81,21 +81,6 @@ impl Problem {
     }
 }
 
-/// An error (RFC 9457).
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
-pub(super) struct ProblemDocument {
-    /// Always `about:blank`: the status says what kind of problem it is.
-    #[serde(rename = "type")]
-    kind: String,
-    /// The phrase of the status.
-    title: String,
-    /// The status.
-    status: u16,
-    /// What happened in this case.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    detail: Option<String>,
-}
-
 impl From<ControlError> for Problem {
     fn from(error: ControlError) -> Problem {
         let status = match error {
@@ -108,90 +93,10 @@ impl From<ControlError> for Problem {
     }
 }
 
-/// The server's state.
-#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
-pub(super) struct ServerStatus {
-    /// The version of the server.
-    version: &'static str,
-    /// The values that the server adapts itself: their names, bounds, values, and why they are so.
-    #[schema(value_type = Vec<Object>)]
-    adapts: Vec<Value>,
-    /// Each sample of the metrics, by its name and labels.
-    #[schema(value_type = std::collections::BTreeMap<String, f64>)]
-    metrics: Value,
-}
-
-/// All queues.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
-pub(super) struct QueueList {
-    /// In the order of the configuration.
-    queues: Vec<QueueStatus>,
-}
-
-/// All tables.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
-pub(super) struct TableList {
-    /// In the order of the configuration, and then the DNS lists.
-    tables: Vec<TableStatus>,
-}
-
-/// A page of next hops.
-pub(super) type NextHops = NextHopPage;
-
-/// An explanation for people.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
-pub(super) struct Explanation {
-    /// As `mailrace explain` prints them.
-    lines: Vec<String>,
-}
-
-/// The recipients of an action.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct ActRequest {
-    /// All conditions must hold.
-    #[serde(default, deserialize_with = "filter_object")]
-    filter: RecipientFilter,
-    /// All recipients: instead of a filter, which must not be empty otherwise.
-    #[serde(default)]
-    all: bool,
-    /// Only count them.
-    #[serde(default)]
-    dry_run: bool,
-}
-
-/// The result of an action on recipients.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
-pub(super) struct ActResult {
-    /// How many were selected. The action itself follows at once; recipients in an attempt are left out.
-    recipients: usize,
-}
-
-/// The result of any other action.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
-pub(super) struct ActDone {
-    /// Always true.
-    done: bool,
-}
-
-/// The result of a reload.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
-pub(super) struct ReloadResult {
-    /// What has changed.
-    changed: String,
-}
-
 /// Answers a request.
 pub(super) fn answer(handler: &ControlHandler, request: ApiRequest) -> Result<ApiAnswer, Problem> {
-    let ApiRequest { operation, names, mut query, content, caller, page_entries_max } = request;
+    let ApiRequest { operation, names, query, content, caller, page_entries_max } = request;
     let name = names.into_iter().next().unwrap_or_default();
-    let takes_query = matches!(
-        operation,
-        Operation::NextHops | Operation::Recipients | Operation::ExplainAddress | Operation::TableLookup
-    );
-    if !takes_query {
-        query.expect_empty().map_err(bad_request)?;
-    }
     let act = |act| apply(handler, &caller, act, content.as_deref().unwrap_or_default());
     match operation {
         Operation::Health => Ok(text(PLAIN_TEXT, "ok\n")),
@@ -206,18 +111,8 @@ pub(super) fn answer(handler: &ControlHandler, request: ApiRequest) -> Result<Ap
         Operation::Queues => json(&QueueList { queues: handler.queues()? }),
         Operation::PauseQueue => done(handler.set_queue_paused(&caller, name, true)),
         Operation::ResumeQueue => done(handler.set_queue_paused(&caller, name, false)),
-        Operation::NextHops => {
-            let page = query.read().map_err(bad_request)?;
-            next_hops(handler, page, page_entries_max)
-        }
-        Operation::Recipients => {
-            let page = query.take_page().map_err(bad_request)?;
-            let filter = query.read().map_err(bad_request)?;
-            let from = page.cursor.as_deref().map_or(Ok(0), str::parse);
-            let from = from.map_err(|_| bad_request("cursor: expected `next` of an earlier page"))?;
-            let limit = page_limit(&page, page_entries_max);
-            json(&handler.recipient_page(filter, PageRequest { from, limit })?)
-        }
+        Operation::NextHops => next_hops(handler, query.read().map_err(bad_request)?, page_entries_max),
+        Operation::Recipients => recipients(handler, query, page_entries_max),
         Operation::Hold => act(OperatorAction::Hold),
         Operation::Release => act(OperatorAction::Release),
         Operation::Retry => act(OperatorAction::Retry),
@@ -256,6 +151,15 @@ fn next_hops(handler: &ControlHandler, page: PageQuery, page_entries_max: usize)
     let is_full = next_hops.len() == limit;
     let next = next_hops.last().filter(|_| is_full).map(|last| last.next_hop.clone());
     json(&NextHopPage { next_hops, next })
+}
+
+fn recipients(handler: &ControlHandler, mut query: Query, page_entries_max: usize) -> Result<ApiAnswer, Problem> {
+    let page = query.take_page().map_err(bad_request)?;
+    let filter = query.read().map_err(bad_request)?;
+    let from = page.cursor.as_deref().map_or(Ok(0), str::parse);
+    let from = from.map_err(|_| bad_request("cursor: expected `next` of an earlier page"))?;
+    let limit = page_limit(&page, page_entries_max);
+    json(&handler.recipient_page(filter, PageRequest { from, limit })?)
 }
 
 /// At least one entry, so that pages come to an end.

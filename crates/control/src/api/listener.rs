@@ -6,70 +6,13 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use mail::{MailEvent, Networks, TlsInfo};
-use net::{
-    AdmissionRefusal, AdmittedClient, ConnectionHandler, ConnectionLimiter, ConnectionLimits, Service, StopReceiver,
-    TlsServer,
-};
-use protocol::http::server::HttpServerConfig;
+use net::{AdmissionRefusal, AdmittedClient, ConnectionHandler, ConnectionLimiter, Service, StopReceiver, TlsServer};
+use protocol::http::server::NOT_ADMITTED;
 
+use super::ApiListener;
 use super::session::ApiSession;
-use super::{Api, ApiSettings};
-
-/// What a client gets that is not admitted, before it has sent a request.
-const REFUSAL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nRetry-After: 60\r\n\
-    Connection: close\r\n\r\n";
-/// What clients log in to.
-const REALM: &str = "mailrace";
-/// What all responses say: they are not kept, shown in no frame, and no page is made of them.
-const RESPONSE_FIELDS: &str = "Cache-Control: no-store\r\nContent-Security-Policy: default-src 'none'; \
-    frame-ancestors 'none'\r\nX-Frame-Options: DENY\r\nReferrer-Policy: no-referrer\r\n";
-
-/// What the sessions of one listener share.
-#[derive(Clone)]
-pub struct ApiListener {
-    pub(super) api: Api,
-    pub(super) settings: Arc<ApiSettings>,
-    pub(super) server_config: Arc<HttpServerConfig>,
-    connections: Arc<ConnectionLimiter>,
-    tls_server: Option<Arc<TlsServer>>,
-    has_implicit_tls: bool,
-    proxy_networks: Networks,
-}
 
 impl ApiListener {
-    /// A listener with these settings. With `tls_server`, connections use TLS from the first byte if
-    /// `has_implicit_tls`. Clients in `proxy_networks` must send a PROXY header.
-    pub fn new(
-        api: &Api,
-        settings: ApiSettings,
-        tls_server: Option<Arc<TlsServer>>,
-        has_implicit_tls: bool,
-        proxy_networks: Networks,
-    ) -> ApiListener {
-        let server_config = HttpServerConfig {
-            realm: REALM.into(),
-            takes_content: true,
-            response_fields: RESPONSE_FIELDS,
-            limits: settings.limits,
-        };
-        // Connections of before a reload count too.
-        let connections = api.connections.with_limits(ConnectionLimits {
-            sessions_max: settings.connections_max,
-            sessions_per_client_max: settings.connections_max,
-            ..ConnectionLimits::default()
-        });
-        let (settings, server_config) = (Arc::new(settings), Arc::new(server_config));
-        ApiListener {
-            api: api.clone(),
-            settings,
-            server_config,
-            connections,
-            tls_server,
-            has_implicit_tls,
-            proxy_networks,
-        }
-    }
-
     fn log_line(&self, line: std::fmt::Arguments<'_>) {
         self.api.handler.current().parts.intake.operator_log.log_line(line);
     }
@@ -111,7 +54,7 @@ impl Service for ApiListener {
     }
 
     fn refusal_reply(&self, _reason: AdmissionRefusal) -> Vec<u8> {
-        REFUSAL.to_vec()
+        NOT_ADMITTED.to_vec()
     }
 
     fn handle_refused(&self, client: IpAddr, reason: AdmissionRefusal) {

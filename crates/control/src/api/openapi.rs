@@ -9,8 +9,8 @@ use utoipa::ToSchema;
 use utoipa::openapi::RefOr;
 use utoipa::openapi::schema::Schema;
 
-use super::answer::ProblemDocument;
 use super::routes::{AnswerType, JsonType, ROUTES, Route};
+use super::types::ProblemDocument;
 use crate::tokens::Role;
 
 /// The document, in JSON.

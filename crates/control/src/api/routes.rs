@@ -6,14 +6,12 @@ use utoipa::openapi::RefOr;
 use utoipa::openapi::schema::Schema;
 use utoipa::{PartialSchema, ToSchema};
 
-use super::answer::{
-    ActDone, ActRequest, ActResult, Explanation, NextHops, QueueList, ReloadResult, ServerStatus, TableList,
-};
 use super::query::{ExplainQuery, KeyQuery, PageQuery};
+use super::types::{ActDone, ActRequest, ActResult, Explanation, QueueList, ReloadResult, ServerStatus, TableList};
 use crate::RecipientFilter;
 use crate::load::LoadStatus;
 use crate::message::MessageDetails;
-use crate::pages::RecipientPage;
+use crate::pages::{NextHopPage, RecipientPage};
 use crate::tables::LookupReport;
 use crate::tokens::Role;
 
@@ -143,7 +141,7 @@ pub(super) const ROUTES: &[Route] = &[
         ..get(
             "/api/v1/next-hops",
             Operation::NextHops,
-            AnswerType::Json(json::<NextHops>()),
+            AnswerType::Json(json::<NextHopPage>()),
             "Known next hops, by name",
         )
     },

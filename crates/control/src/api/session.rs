@@ -15,8 +15,8 @@ use protocol::http::server::{
     Resource,
 };
 
+use super::ApiListener;
 use super::answer::{self, ApiAnswer, ApiRequest, Problem};
-use super::listener::ApiListener;
 use super::query::Query;
 use super::routes::{self, NoRoute, Route};
 use crate::handler::ControlHandler;
@@ -100,7 +100,11 @@ impl RequestChecks {
             check_content_type(&content)?;
         }
         let query = Query::parse(query.as_deref().unwrap_or_default());
-        let query = query.map_err(|detail| Problem::new(ErrorStatus::BadRequest, detail))?;
+        let bad_query = |detail| Problem::new(ErrorStatus::BadRequest, detail);
+        let query = query.map_err(bad_query)?;
+        if route.query.is_empty() {
+            query.expect_empty().map_err(bad_query)?;
+        }
         let operation = route.operation;
         let content = route.content.is_some().then_some(content.octets);
         Ok(ApiRequest { operation, names, query, content, caller, page_entries_max: self.page_entries_max })

@@ -48,7 +48,7 @@ pub use limits::HttpServerLimits;
 pub use outbox::HttpOutput;
 pub use ranges::RANGES_MAX;
 pub use resource::{Content, Resource};
-pub use response::{Document, ErrorStatus, HttpResponse};
+pub use response::{Document, ErrorStatus, HttpResponse, NOT_ADMITTED};
 pub use target::encode_path;
 
 use conditions::Conditions;

@@ -13,6 +13,9 @@ use super::outbox::{Outbox, Part};
 use super::ranges::ByteRange;
 use super::resource::Resource;
 
+/// What a client gets that is not admitted, before it has sent a request.
+pub const NOT_ADMITTED: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nRetry-After: 60\r\n\
+    Connection: close\r\n\r\n";
 /// Octets of a head, for one allocation.
 const HEAD_CAPACITY: usize = 384;
 const HTML: &str = "text/html; charset=utf-8";
