@@ -171,7 +171,7 @@ class Reading(ApiCase):
     def test_lists_come_in_pages(self):
         self.defer_two()
         self.send(self.server, "bob@one.test", "eve@one.test", "joe@one.test")
-        await_that(lambda: self.server.queued() == 3, "three messages", self.server)
+        await_that(lambda: self.server.queued() == 5, "five recipients", self.server)
         found, cursor, pages = [], "", 0
         while cursor is not None:
             page = self.get(f"/api/v1/recipients?limit=100{cursor and '&cursor=' + cursor}")
@@ -223,7 +223,7 @@ class Reading(ApiCase):
 
     def test_a_large_message_is_sent_while_it_leaves_the_queue(self):
         text = ("x" * 998 + "\r\n") * 3000
-        kept = self.send(self.server, "bob@one.test", message=f"Subject: large\r\n\r\n{text}")
+        kept = self.send(self.server, "bob@one.test", message=f"Subject: large\r\n\r\n{text}".encode())
         await_event(self.server, "deferred", id=kept)
         connection = self.connect()
         connection.get(f"/api/v1/messages/{kept}/content", fields=f"Authorization: Bearer {self.operator}\r\n")
@@ -258,7 +258,8 @@ class Reading(ApiCase):
     def test_an_explanation_is_that_of_the_command(self):
         kept = self.defer_two()
         told = self.get("/api/v1/explanation?address=bob@one.test&client=192.0.2.1")["lines"]
-        self.assertEqual(told[-3:], run(self.server, "explain", "bob@one.test", "--client", "192.0.2.1").splitlines()[-3:])
+        printed = run(self.server, "explain", "bob@one.test", "--client", "192.0.2.1").splitlines()
+        self.assertEqual((len(told), told[0]), (len(printed), printed[0]))
         self.assertTrue(any("bob@one.test" in line for line in self.get(f"/api/v1/messages/{kept}/explanation")["lines"]))
         for query in ("", "?address=x", "?address=bob@one.test&helo=x", "?address=bob@one.test&x=y"):
             self.assertEqual(self.ask(f"/api/v1/explanation{query}", self.reader)[0], 400, query)
@@ -373,11 +374,11 @@ class Acts(ApiCase):
     def test_a_reload_takes_effect_or_says_why_not(self):
         self.assertIn("nothing has changed", self.post("/api/v1/reload", {})["changed"])
         text = self.server.config.read_text()
-        self.server.config.write_text(text + "\npage = 1\n")  # the last section is [api]
+        self.server.config.write_text(text.replace("[api]\n", "[api]\npage = 1\n"))
         self.post("/api/v1/reload", {})
         self.defer_two()
         self.assertEqual(len(self.get("/api/v1/recipients?limit=10")["recipients"]), 1)
-        self.server.config.write_text(text + "\nx = 1\n")
+        self.server.config.write_text(text.replace("[api]\n", "[api]\nx = 1\n"))
         self.assertIn("x", self.post("/api/v1/reload", {}, status=422)["detail"])
         self.assertEqual(self.post("/api/v1/tables/none/accept-removals", {}, status=404)["status"], 404)
 

@@ -22,7 +22,7 @@ const CHUNK_OCTETS_MAX: usize = 256 << 10;
 
 /// A message as the server stores it, with what it waits for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct MessageDetails {
+pub(crate) struct MessageDetails {
     /// The envelope.
     pub message: MessageEnvelope,
     /// All its recipients, in the order of the envelope.
@@ -31,7 +31,7 @@ pub struct MessageDetails {
 
 /// The envelope of a message, and where it waits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct MessageEnvelope {
+pub(crate) struct MessageEnvelope {
     /// The queue ID.
     pub id: String,
     /// The sender; empty for bounces.
@@ -62,7 +62,7 @@ pub struct MessageEnvelope {
 
 /// A destination of queued recipients.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct MessageDestination {
+pub(crate) struct MessageDestination {
     /// Its name, in most cases a domain.
     pub destination: String,
     /// Its queue.
@@ -75,7 +75,7 @@ pub struct MessageDestination {
 
 /// A recipient of a message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct MessageRecipient {
+pub(crate) struct MessageRecipient {
     /// The address that the mail goes to.
     pub recipient: String,
     /// The address that the client gave, if it is another one.

@@ -18,7 +18,7 @@ pub(crate) struct PageRequest {
 
 /// A page of recipients, in no particular order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct RecipientPage {
+pub(crate) struct RecipientPage {
     /// The recipients. A page can be short, or empty, before the last one.
     pub recipients: Vec<QueuedRecipient>,
     /// The cursor of the next page; null: this is the last one.
@@ -27,7 +27,7 @@ pub struct RecipientPage {
 
 /// A page of next hops, by name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct NextHopPage {
+pub(crate) struct NextHopPage {
     /// The next hops.
     pub next_hops: Vec<NextHopStatus>,
     /// The cursor of the next page; null: this is the last one.

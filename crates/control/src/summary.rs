@@ -185,7 +185,7 @@ pub(super) fn by_queue(
 
 /// A queue, with the recipients in each state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct QueueStatus {
+pub(crate) struct QueueStatus {
     /// Its name.
     pub queue: String,
     /// Whether the operator has paused it.
@@ -221,7 +221,7 @@ pub(super) fn queue_statuses<R: Clone>(queues: &Queues<R>) -> Vec<QueueStatus> {
 
 /// A next hop that is known.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct NextHopStatus {
+pub(crate) struct NextHopStatus {
     /// Its name.
     pub next_hop: String,
     /// Destinations that are routed there.

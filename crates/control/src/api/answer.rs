@@ -5,7 +5,7 @@ use mail::{Body, QueueId, Timestamp};
 use protocol::http::server::ErrorStatus;
 use queue::OperatorAction;
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::openapi;
 use super::query::{ExplainQuery, KeyQuery, PageQuery, Query};
@@ -170,7 +170,10 @@ fn page_limit(page: &PageQuery, page_entries_max: usize) -> usize {
 
 fn apply(handler: &ControlHandler, caller: &str, act: OperatorAction, content: &[u8]) -> Result<ApiAnswer, Problem> {
     let invalid = |error: serde_json::Error| bad_request(format!("invalid content: {error}"));
-    let ActRequest { filter, all, dry_run } = serde_json::from_slice(content).map_err(invalid)?;
+    // Derived code would accept an array too.
+    let members: Map<String, Value> = serde_json::from_slice(content).map_err(invalid)?;
+    let request = serde_json::from_value(Value::Object(members)).map_err(invalid)?;
+    let ActRequest { filter, all, dry_run } = request;
     if filter.is_empty() != all {
         let detail = "expected either a filter that is not empty, or \"all\": true";
         return Err(Problem::new(ErrorStatus::UnprocessableContent, detail));
