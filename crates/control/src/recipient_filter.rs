@@ -29,21 +29,22 @@ pub struct RecipientFilter {
     /// Sent by this address, @domain or pattern with *; <> for bounces
     #[arg(long, value_name = "ADDRESS")]
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "present")]
-    #[schema(value_type = Option<String>)]
+    #[schema(value_type = String)]
     pub sender: Option<SerdeAsText<AddressPattern>>,
     /// To this address, @domain or pattern with *
     #[arg(long, value_name = "ADDRESS")]
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "present")]
-    #[schema(value_type = Option<String>)]
+    #[schema(value_type = String)]
     pub recipient: Option<SerdeAsText<AddressPattern>>,
     /// For this destination, or a pattern with *
     #[arg(long, value_name = "NAME")]
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "present")]
-    #[schema(value_type = Option<String>)]
+    #[schema(value_type = String)]
     pub destination: Option<SerdeAsText<DestinationPattern>>,
     /// In this queue
     #[arg(long, value_name = "NAME")]
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "present")]
+    #[schema(value_type = String)]
     pub queue: Option<String>,
     /// In one of these states: held, waiting (for a later attempt), active (ready or in flight),
     /// ready, in-flight
@@ -53,27 +54,27 @@ pub struct RecipientFilter {
     /// Accepted longer ago than this: 90s, 30m, 2h, 5d
     #[arg(long, value_name = "SPAN")]
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "present")]
-    #[schema(value_type = Option<String>)]
+    #[schema(value_type = String)]
     pub older_than: Option<SerdeAsText<DurationArg>>,
     /// Accepted more recently than this
     #[arg(long, value_name = "SPAN")]
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "present")]
-    #[schema(value_type = Option<String>)]
+    #[schema(value_type = String)]
     pub younger_than: Option<SerdeAsText<DurationArg>>,
     /// Of a message larger than this: 500B, 100kB, 10MiB
     #[arg(long, value_name = "SIZE")]
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "present")]
-    #[schema(value_type = Option<String>)]
+    #[schema(value_type = String)]
     pub larger_than: Option<SerdeAsText<SizeArg>>,
     /// Of a message smaller than this
     #[arg(long, value_name = "SIZE")]
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "present")]
-    #[schema(value_type = Option<String>)]
+    #[schema(value_type = String)]
     pub smaller_than: Option<SerdeAsText<SizeArg>>,
     /// With this text in the last error
     #[arg(long, value_name = "TEXT")]
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "present")]
-    #[schema(value_type = Option<String>)]
+    #[schema(value_type = String)]
     pub error: Option<SerdeAsText<SubstringPattern>>,
     /// Of these messages
     #[arg(long, value_name = "QUEUE-ID", num_args = 1..)]

@@ -95,8 +95,9 @@ pub struct TableStatus {
     pub counters: Option<TableCounters>,
 }
 
-/// The counters of a table, since it was opened.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+/// The counters of a table, since it was opened. A table in memory has none of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
 pub struct TableCounters {
     /// Keys that were found.
     pub found: u64,

@@ -143,9 +143,23 @@ fn schemas() -> BTreeMap<String, Value> {
     found.into_iter().map(|(name, schema)| (name, schema_json(&schema))).collect()
 }
 
+/// Without the values that members have in place of missing ones: clients must not send them.
 fn schema_json(schema: &RefOr<Schema>) -> Value {
     // A schema can always be written.
-    serde_json::to_value(schema).unwrap_or_default()
+    let mut schema = serde_json::to_value(schema).unwrap_or_default();
+    remove_defaults(&mut schema);
+    schema
+}
+
+fn remove_defaults(schema: &mut Value) {
+    match schema {
+        Value::Object(members) => {
+            members.remove("default");
+            members.values_mut().for_each(remove_defaults);
+        }
+        Value::Array(elements) => elements.iter_mut().for_each(remove_defaults),
+        _ => {}
+    }
 }
 
 #[cfg(test)]
