@@ -19,13 +19,15 @@ const OCTETS: u64 = 1000;
 
 fuzz_target!(|bytes: &[u8]| {
     let Some((&choice, bytes)) = bytes.split_last() else { return };
-    assert_eq!(play(bytes, usize::MAX), play(bytes, 1 + usize::from(choice)));
+    let takes_content = choice > 127;
+    assert_eq!(play(bytes, usize::MAX, takes_content), play(bytes, 1 + usize::from(choice), takes_content));
 });
 
 /// The output, the requests, and whether the connection ended.
-fn play(bytes: &[u8], size: usize) -> (Vec<u8>, Vec<HttpRequest>, bool) {
+fn play(bytes: &[u8], size: usize, takes_content: bool) -> (Vec<u8>, Vec<HttpRequest>, bool) {
     let limits = HttpServerLimits { head_octets_max: 1000, body_octets_max: 100, ..HttpServerLimits::default() };
-    let mut server = HttpServer::new(Arc::new(HttpServerConfig { realm: "x".into(), limits }), NOW, 0);
+    let config = HttpServerConfig { realm: "x".into(), takes_content, limits, ..HttpServerConfig::default() };
+    let mut server = HttpServer::new(Arc::new(config), NOW, 0);
     let (mut output, mut requests) = (Vec::new(), Vec::new());
     for input in bytes.chunks(size) {
         server.handle_input(NOW, input);

@@ -149,6 +149,8 @@ pub struct Config {
     pub log: LogSettings,
     /// The control socket.
     pub admin: AdminSettings,
+    /// The HTTP API.
+    pub api: ApiSettings,
 }
 
 /// Reads the signing keys and the secrets of SRS. Returns errors for files that cannot be used,
@@ -194,7 +196,7 @@ pub enum ListenerProtocol {
     Submission,
     /// RFC 1939: users read the mailboxes on this host.
     Pop3,
-    /// Files or mailboxes by HTTP.
+    /// Files, mailboxes or the API by HTTP.
     Http,
     /// POP3, passed on to the host of the mailbox.
     Pop3Proxy,
@@ -243,8 +245,19 @@ pub struct ListenerSettings {
     pub require_auth: bool,
     /// Whether large messages and files leave by sendfile.
     pub sendfile: bool,
-    /// What an HTTP listener serves; only and always with [`ListenerProtocol::Http`].
+    /// What an HTTP listener serves; only with [`ListenerProtocol::Http`], and then always if it does not
+    /// serve the API.
     pub http: Option<Box<retrieval::http::HttpSettings>>,
+    /// Whether it serves the API; only with [`ListenerProtocol::Http`]. It has TLS from the first byte
+    /// unless its address is a loopback address.
+    pub api: bool,
+}
+
+impl ListenerSettings {
+    /// Whether its clients read what is stored, and so count as sessions of readers.
+    pub fn is_for_readers(&self) -> bool {
+        self.protocol.is_retrieval() && !self.api
+    }
 }
 
 /// A local domain.
@@ -340,6 +353,24 @@ impl SpoolSettings {
     /// Whether a message is synced before it is answered with 250.
     pub fn syncs_each_commit(&self) -> bool {
         self.durability == Durability::Commit
+    }
+}
+
+/// Settings of the HTTP API. Its times and the number of requests on a connection are those of
+/// [`Config::http`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ApiSettings {
+    /// The names by which clients may call it, beside those of this machine.
+    pub hosts: Vec<Box<str>>,
+    /// Concurrent connections of all its listeners.
+    pub connections_max: usize,
+    /// The most entries of a page.
+    pub page_entries_max: usize,
+}
+
+impl Default for ApiSettings {
+    fn default() -> Self {
+        ApiSettings { hosts: Vec::new(), connections_max: 64, page_entries_max: 1000 }
     }
 }
 

@@ -61,7 +61,7 @@ fn the_built_in_text_names_every_key_that_is_known() {
         missing.extend(known.split(", ").filter(|key| !stated.contains(*key)).map(|key| format!("{title}{key}")));
         sections += 1;
     }
-    assert_eq!((sections, missing), (60, Vec::<String>::new()));
+    assert_eq!((sections, missing), (61, Vec::<String>::new()));
 }
 
 /// The keys of the section at that path; for a list of tables, the keys of all of them.
@@ -466,6 +466,28 @@ fn what_is_wrong_about_listeners_of_http_is_told() {
          [http]\nmessage_size = \"2GiB\"\nhead_size = 100\n",
     );
     insta::assert_snapshot!(shown);
+}
+
+#[test]
+fn what_is_wrong_about_listeners_of_the_api_is_told() {
+    let api = |address: &str, more: &str| {
+        format!("[[listener]]\nprotocol = \"http\"\napi = true\naddress = {address:?}\n{more}")
+    };
+    let shown = faults(
+        &[
+            api("0.0.0.0:80", ""),
+            api("127.0.0.1:81", "files = \"/srv\"\nauth = true\nmailboxes = true\n"),
+            "[[listener]]\nprotocol = \"pop3\"\naddress = \"127.0.0.1:110\"\napi = true\n".to_owned(),
+            "[api]\nhosts = [\"a b\"]\nconnections = 0\npage = 0\n".to_owned(),
+        ]
+        .concat(),
+    );
+    insta::assert_snapshot!(shown);
+    let listener = parse(&api("[::1]:80", "")).unwrap().listeners.remove(0);
+    assert!(listener.api && listener.http.is_none() && !listener.is_for_readers());
+    let certificate = "[[certificate]]\nchain = \"a\"\nkey = \"b\"\n";
+    let secure = format!("{}{certificate}", api("0.0.0.0:443", "tls = \"implicit\"\n"));
+    assert!(parse(&secure).is_ok());
 }
 
 #[test]

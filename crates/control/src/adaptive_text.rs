@@ -29,12 +29,17 @@ pub fn status_text(rows: &[Value], metrics: &str) -> Vec<String> {
 /// What `status --json` prints: an object with the adaptive values, and with each sample of the metrics by its name and
 /// labels.
 pub fn status_json(rows: &[Value], metrics: &str) -> Value {
+    json!({ "adapts": rows, "metrics": metrics_json(metrics) })
+}
+
+/// An object with each sample of the metrics by its name and labels.
+pub(crate) fn metrics_json(metrics: &str) -> Value {
     let samples = metrics.lines().filter(|line| !line.starts_with('#'));
     let sample = |line: &str| {
         let (name, value) = line.rsplit_once(' ')?;
         Some((name.to_owned(), json!(value.parse::<f64>().ok()?)))
     };
-    json!({ "adapts": rows, "metrics": samples.filter_map(sample).collect::<Map<_, _>>() })
+    samples.filter_map(sample).collect::<Map<_, _>>().into()
 }
 
 fn cell(value: &Value) -> String {

@@ -1,6 +1,7 @@
 //! Handles requests. What concerns the queues is one short pass on the scheduler's thread;
 //! messages, the directory and the DNS are read on the handler's own thread, which may wait.
-//! Actions run the same way, are logged, and change nothing but what they name.
+//! Actions run the same way, are logged with who asked for them and their result, and change nothing
+//! but what they name. The control socket and the HTTP API are two ways to the same functions.
 
 use std::collections::{HashMap, HashSet};
 use std::io::{self, Write};
@@ -9,26 +10,36 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::SystemTime;
 
+use ::load::AllowedClients;
 use dispatch::Queues;
 use filter::SessionInfo;
 use filter::access::{AccessRules, UntaggedAddresses};
 use intake::ResourceRefusal;
 use lookup::directory::AddressResolution;
-use mail::{Address, LogLevel, QueueId, Timestamp};
+use mail::{Address, Body, LogLevel, QueueId, Timestamp};
 use queue::{DestinationId, OperatorAction};
 use sender_auth::srs::SrsCounters;
+use serde::Serialize;
 use serde_json::{Value, json};
 use spool::SpooledMessage;
 
 use super::adaptive::{self, AdaptiveValue};
 use super::explain::{AddressTrace, MessageState, access};
+use super::list::{self, QueuedRecipient};
+use super::load::{self, LoadStatus};
+use super::message::{self, MessageDetails};
+use super::pages::{PageRequest, RecipientPage};
 use super::recipient_filter::{QueueFilter, RecipientFilter, UnknownQueue, find_queue};
+use super::reports;
 use super::request::{ActionRequest, ControlRequest, InvalidRequest, SummaryKey};
-use super::selection::{self, DestinationName, RecipientId, SelectedRecipients, StoredMessage, StoredMessageReader};
+use super::selection::{
+    self, DestinationName, RecipientId, SelectedRecipients, SlotPage, StoredMessage, StoredMessageReader,
+};
 use super::summary::{self, RecipientTally};
-use super::tables::{self, LookupReport};
+use super::summary::{NextHopStatus, QueueStatus};
+use super::tables::{self, LookupReport, TableStatus};
+use super::text::plural;
 use super::wait::unless_stopping;
-use super::{list, load, message, reports};
 use crate::metrics::{self, MetricsSnapshot, QueueMetrics, SignatureCounts};
 use crate::reload_request::{ReloadAnswer, ReloadRequest};
 use crate::{ControlParts, ReportParts, SharedControlState};
@@ -49,6 +60,9 @@ pub(super) enum ControlError {
     /// The request is valid, and refused.
     #[error("{0}")]
     Refused(String),
+    /// What the request is about is not there.
+    #[error("{0}")]
+    NotFound(String),
     #[error(transparent)]
     Io(#[from] io::Error),
 }
@@ -59,7 +73,7 @@ impl From<UnknownQueue> for ControlError {
     }
 }
 
-type ControlResult<T> = Result<T, ControlError>;
+pub(super) type ControlResult<T> = Result<T, ControlError>;
 
 impl ControlHandler {
     /// The flag that stops the handlers.
@@ -67,43 +81,37 @@ impl ControlHandler {
         self.shared.stopping.clone()
     }
 
-    /// Handles one request.
-    pub(super) fn handle(&self, line: &str, out: &mut impl Write) -> ControlResult<()> {
-        let request: ControlRequest = line.parse()?;
-        if request.is_change() {
-            self.shared.log.event(LogLevel::Info, "operator action", &[("order", &request)]);
-        }
-        match request {
+    /// Handles one request on the control socket; `caller` says who made it, for the log.
+    pub(super) fn handle(&self, line: &str, caller: &str, out: &mut impl Write) -> ControlResult<()> {
+        match line.parse()? {
             ControlRequest::Count(filter) => writeln!(out, "{}", self.count(filter)?)?,
             ControlRequest::List(filter) => self.list(filter, out)?,
             ControlRequest::Summary { by, filter } => write_rows(&self.summary(by, filter)?, out)?,
-            ControlRequest::Hold(order) => self.act(OperatorAction::Hold, order, out)?,
-            ControlRequest::Release(order) => self.act(OperatorAction::Release, order, out)?,
-            ControlRequest::Retry(order) => self.act(OperatorAction::Retry, order, out)?,
-            ControlRequest::Remove(order) => self.act(OperatorAction::Remove, order, out)?,
-            ControlRequest::Bounce(order) => self.act(OperatorAction::Bounce, order, out)?,
-            ControlRequest::Pause { queue } => self.pause(queue, true)?,
-            ControlRequest::Resume { queue } => self.pause(queue, false)?,
+            ControlRequest::Hold(order) => writeln!(out, "{}", self.act(caller, OperatorAction::Hold, order)?)?,
+            ControlRequest::Release(order) => writeln!(out, "{}", self.act(caller, OperatorAction::Release, order)?)?,
+            ControlRequest::Retry(order) => writeln!(out, "{}", self.act(caller, OperatorAction::Retry, order)?)?,
+            ControlRequest::Remove(order) => writeln!(out, "{}", self.act(caller, OperatorAction::Remove, order)?)?,
+            ControlRequest::Bounce(order) => writeln!(out, "{}", self.act(caller, OperatorAction::Bounce, order)?)?,
+            ControlRequest::Pause { queue } => self.set_queue_paused(caller, queue, true)?,
+            ControlRequest::Resume { queue } => self.set_queue_paused(caller, queue, false)?,
             ControlRequest::ExplainAddress { address, sender, client, helo } => {
                 let sender = sender.map(|sender| sender.0);
-                if let Some(client) = client {
-                    self.explain_access(client, helo.as_deref(), sender.as_ref(), &address.0, out)?;
-                }
-                self.explain_address(&address.0, sender, out)?;
+                let client = client.map(|client| (client, helo.as_deref()));
+                self.explain_address(&address.0, sender, client, out)?;
             }
             ControlRequest::ExplainMessage { id } => self.explain_message(id.0, out)?,
             ControlRequest::Verify { address } => self.verify(&address.0, out)?,
-            ControlRequest::Show { id } => self.show(id.0, out)?,
-            ControlRequest::Content { id, from } => self.content(id.0, from, out)?,
+            ControlRequest::Show { id } => message::write_message(&self.message(id.0)?, out)?,
+            ControlRequest::Content { id, from } => message::write_content(&self.stored(id.0)?.body, from, out)?,
             ControlRequest::TableGet { table, key } => self.table_get(&table, &key)?.write(out)?,
             ControlRequest::TableStats { table } => write_rows(&self.table_stats(table.as_deref())?, out)?,
-            ControlRequest::TableAccept { table } => self.table_accept(&table)?,
+            ControlRequest::TableAccept { table } => self.accept_table_removals(caller, table)?,
             ControlRequest::ReportsShow => write_rows(&self.pending_reports()?, out)?,
-            ControlRequest::ReportsSend { domain } => write_rows(&self.send_reports(&domain)?, out)?,
-            ControlRequest::Reload => self.reload(out)?,
-            ControlRequest::Load => out.write_all(self.load().as_bytes())?,
+            ControlRequest::ReportsSend { domain } => write_rows(&self.send_reports(caller, domain)?, out)?,
+            ControlRequest::Reload => write_rows(&[self.reload(caller)?], out)?,
+            ControlRequest::Load => write_rows(&[self.load_status()], out)?,
             ControlRequest::Adaptive => write_rows(&self.adaptive_values()?, out)?,
-            ControlRequest::Status => out.write_all(metrics::render(&self.metrics_snapshot()?).as_bytes())?,
+            ControlRequest::Status => out.write_all(self.metrics()?.as_bytes())?,
         }
         Ok(())
     }
@@ -129,10 +137,31 @@ impl ControlHandler {
 
     fn list(&self, filter: RecipientFilter, out: &mut impl Write) -> ControlResult<()> {
         self.for_each_recipient(filter, |entry, place, (envelope, size)| {
-            match list::entry_json(entry, place, envelope, *size) {
-                Some(line) => writeln!(out, "{line}"),
+            match list::queued_recipient(entry, place, envelope, *size) {
+                Some(row) => writeln!(out, "{}", serde_json::to_string(&row)?),
                 None => Ok(()),
             }
+        })
+    }
+
+    /// A page of the recipients that a filter selects. What it costs depends on its size and not on the
+    /// queue, so it may be short, or empty, before the last one.
+    pub(super) fn recipient_page(&self, filter: RecipientFilter, request: PageRequest) -> ControlResult<RecipientPage> {
+        let PageRequest { from, limit } = request;
+        let (filter, found) = self.with_queues(move |queues| {
+            let found = selection::select_page(queues, &filter, from, limit, now());
+            (filter, found)
+        })?;
+        let SlotPage { selected: SelectedRecipients { entries, destinations }, next } = found?;
+        let mut messages = StoredMessageReader::new(&self.parts.intake.spool);
+        let row = |entry: queue::RecipientView| -> Option<QueuedRecipient> {
+            let (envelope, size) = messages.read(entry.id)?;
+            let passes = filter.passes_message(envelope, *size, entry.ordinal);
+            passes.then(|| list::queued_recipient(&entry, &destinations[&entry.destination], envelope, *size))?
+        };
+        Ok(RecipientPage {
+            recipients: entries.into_iter().filter_map(row).collect(),
+            next: next.map(|next| next.to_string()),
         })
     }
 
@@ -172,7 +201,10 @@ impl ControlHandler {
 
     fn summary(&self, by: SummaryKey, filter: RecipientFilter) -> ControlResult<Vec<Value>> {
         match by {
-            SummaryKey::NextHop if filter.is_empty() => self.with_queues(|queues| summary::by_next_hop(queues, now())),
+            SummaryKey::NextHop if filter.is_empty() => {
+                let hops = self.with_queues(|queues| summary::by_next_hop(queues, now()))?;
+                Ok(hops.iter().map(serde_json::to_value).collect::<Result<_, _>>().map_err(io::Error::from)?)
+            }
             SummaryKey::NextHop => {
                 Err(ControlError::Refused("a filter selects recipients and does not apply to next hops".into()))
             }
@@ -212,12 +244,44 @@ impl ControlHandler {
         Ok(summary::by_sender(tallies, now))
     }
 
-    fn act(&self, act: OperatorAction, action: ActionRequest, out: &mut impl Write) -> ControlResult<()> {
+    /// All queues.
+    pub(super) fn queues(&self) -> ControlResult<Vec<QueueStatus>> {
+        self.with_queues(|queues| summary::queue_statuses(queues))
+    }
+
+    /// At most `limit` next hops, by name, after this one.
+    pub(super) fn next_hops(&self, after: Option<String>, limit: usize) -> ControlResult<Vec<NextHopStatus>> {
+        self.with_queues(move |queues| summary::next_hops_after(queues, after.as_deref(), limit, now()))
+    }
+
+    /// Applies an action, and returns how many recipients it selects.
+    pub(super) fn act(&self, caller: &str, act: OperatorAction, action: ActionRequest) -> ControlResult<usize> {
+        let order = ControlRequest::action(act, action.clone());
+        self.logged(caller, &order, |count| plural(*count, "recipient"), || self.apply(act, action))
+    }
+
+    /// Logs who asked for a change, and its result.
+    fn logged<T>(
+        &self,
+        caller: &str,
+        order: &ControlRequest,
+        describe: impl FnOnce(&T) -> String,
+        change: impl FnOnce() -> ControlResult<T>,
+    ) -> ControlResult<T> {
+        let result = change();
+        if order.is_change() {
+            let text = result.as_ref().map_or_else(|error| format!("failed: {error}"), describe);
+            let fields: [(&'static str, &dyn std::fmt::Display); 3] =
+                [("by", &caller), ("order", order), ("result", &text)];
+            self.shared.log.event(LogLevel::Info, "operator action", &fields);
+        }
+        result
+    }
+
+    fn apply(&self, act: OperatorAction, action: ActionRequest) -> ControlResult<usize> {
         let messages =
             if action.filter.needs_messages() { Some(self.match_messages(act, &action.filter)?) } else { None };
-        let chosen =
-            self.with_queues(move |queues| selection::apply_action(queues, act, &action, messages.as_ref(), now()))??;
-        Ok(writeln!(out, "{chosen}")?)
+        Ok(self.with_queues(move |queues| selection::apply_action(queues, act, &action, messages.as_ref(), now()))??)
     }
 
     /// The recipients that an action selects by their messages.
@@ -236,10 +300,14 @@ impl ControlHandler {
         Ok(chosen)
     }
 
-    fn pause(&self, queue: String, paused: bool) -> ControlResult<()> {
-        Ok(self.with_queues(move |queues| {
-            find_queue(queues, &queue).map(|number| queues.set_queue_paused(number, paused))
-        })??)
+    /// Stops deliveries from a queue, or resumes them.
+    pub(super) fn set_queue_paused(&self, caller: &str, queue: String, paused: bool) -> ControlResult<()> {
+        let named = queue.clone();
+        let order = if paused { ControlRequest::Pause { queue } } else { ControlRequest::Resume { queue } };
+        let set =
+            move |queues: &mut Queues| find_queue(queues, &named).map(|number| queues.set_queue_paused(number, paused));
+        let not_found = |error: UnknownQueue| ControlError::NotFound(error.to_string());
+        self.logged(caller, &order, |()| "done".to_owned(), || self.with_queues(set)?.map_err(not_found))
     }
 
     fn explain_access(
@@ -276,7 +344,18 @@ impl ControlHandler {
         Ok(out.write_all(text.ok_or(ControlError::Stopping)?.as_bytes())?)
     }
 
-    fn explain_address(&self, address: &Address, sender: Option<Address>, out: &mut impl Write) -> ControlResult<()> {
+    /// Writes how mail for an address would be routed; before it, if a client with its HELO name is
+    /// given, what the access rules say about it.
+    pub(super) fn explain_address(
+        &self,
+        address: &Address,
+        sender: Option<Address>,
+        client: Option<(IpAddr, Option<&str>)>,
+        out: &mut impl Write,
+    ) -> ControlResult<()> {
+        if let Some((client, helo)) = client {
+            self.explain_access(client, helo, sender.as_ref(), address, out)?;
+        }
         let (normalized, trace) = self.trace_address(address, sender.as_ref())?;
         let recipients = trace.recipients.clone();
         let queue_states = self.with_queues(move |queues| {
@@ -301,23 +380,27 @@ impl ControlHandler {
         Ok(writeln!(out, "{}", json!({ "verdict": verdict, "why": why }))?)
     }
 
-    fn show(&self, id: QueueId, out: &mut impl Write) -> ControlResult<()> {
+    /// A message, as it is stored and as it waits.
+    pub(super) fn message(&self, id: QueueId) -> ControlResult<MessageDetails> {
         let message_state = self.with_queues(move |queues| MessageState::of(queues, id, now()))?;
-        Ok(message::write_message(&message_state, &self.stored(id)?, now(), out)?)
+        Ok(message::details(&message_state, &self.stored(id)?, now()))
     }
 
-    fn content(&self, id: QueueId, from: u64, out: &mut impl Write) -> ControlResult<()> {
-        Ok(message::write_content(&self.stored(id)?.body, from, out)?)
+    /// The bytes of a message, and when it was accepted.
+    pub(super) fn message_body(&self, id: QueueId) -> ControlResult<(Body, Timestamp)> {
+        let stored = self.stored(id)?;
+        Ok((stored.body, stored.envelope.accepted_at))
     }
 
-    fn explain_message(&self, id: QueueId, out: &mut impl Write) -> ControlResult<()> {
+    /// Writes what a message waits for.
+    pub(super) fn explain_message(&self, id: QueueId, out: &mut impl Write) -> ControlResult<()> {
         let message_state = self.with_queues(move |queues| MessageState::of(queues, id, now()))?;
         Ok(message_state.write(&self.stored(id)?, now(), out)?)
     }
 
     fn stored(&self, id: QueueId) -> ControlResult<SpooledMessage> {
         self.parts.intake.spool.message(id).map_err(|error| match error {
-            spool::ReadError::Unknown => ControlError::Refused(format!(
+            spool::ReadError::Unknown => ControlError::NotFound(format!(
                 "no message {id} in the queue: it is finished or never existed; see the log for its history"
             )),
             error => ControlError::Refused(format!("cannot read {id}: {error}")),
@@ -325,29 +408,39 @@ impl ControlHandler {
     }
 
     fn table(&self, name: &str) -> ControlResult<&Arc<dyn lookup::Table>> {
-        self.parts.tables.find(name).ok_or_else(|| ControlError::Refused(format!("no such table: {name:?}")))
+        self.parts.tables.find(name).ok_or_else(|| ControlError::NotFound(format!("no such table: {name:?}")))
     }
 
-    fn table_get(&self, name: &str, key: &str) -> ControlResult<LookupReport> {
+    /// Looks a key up in a table.
+    pub(super) fn table_get(&self, name: &str, key: &str) -> ControlResult<LookupReport> {
         let table = self.table(name)?;
         unless_stopping(&self.shared.stopping, LookupReport::lookup(&**table, key))?.ok_or(ControlError::Stopping)
     }
 
-    fn table_stats(&self, name: Option<&str>) -> ControlResult<Vec<Value>> {
+    /// All tables, or this one.
+    pub(super) fn table_stats(&self, name: Option<&str>) -> ControlResult<Vec<TableStatus>> {
         let normalized = self.parts.tables.all().filter(|(_, table)| name.is_none_or(|name| name == table.name()));
         let rows: Vec<_> =
-            normalized.map(|(kind, table)| tables::stats_row(table.name(), kind, table.stats().as_ref())).collect();
+            normalized.map(|(kind, table)| tables::table_status(table.name(), kind, table.stats().as_ref())).collect();
         match name {
             Some(name) if rows.is_empty() => self.table(name).map(|_| rows),
             _ => Ok(rows),
         }
     }
 
-    fn table_accept(&self, name: &str) -> ControlResult<()> {
-        match self.table(name)?.accept_removals() {
-            true => Ok(()),
-            false => Err(ControlError::Refused(format!("table {name:?} has no removals held back"))),
-        }
+    /// Lets a replica apply the removals that it held back.
+    pub(super) fn accept_table_removals(&self, caller: &str, table: String) -> ControlResult<()> {
+        let named = table.clone();
+        let order = ControlRequest::TableAccept { table };
+        self.logged(
+            caller,
+            &order,
+            |()| "done".to_owned(),
+            || match self.table(&named)?.accept_removals() {
+                true => Ok(()),
+                false => Err(ControlError::Refused(format!("table {named:?} has no removals held back"))),
+            },
+        )
     }
 
     fn reports(&self) -> ControlResult<&ReportParts> {
@@ -360,27 +453,60 @@ impl ControlHandler {
         Ok(pending.iter().map(reports::summary_json).collect())
     }
 
-    fn send_reports(&self, domain: &str) -> ControlResult<Vec<Value>> {
-        let sent = self.reports()?.operator.send_now(domain).ok_or(ControlError::Stopping)?;
-        if sent.is_empty() {
-            return Err(ControlError::Refused(format!("nothing was counted about {domain:?}")));
-        }
-        Ok(sent.iter().map(reports::sent_json).collect())
+    fn send_reports(&self, caller: &str, domain: String) -> ControlResult<Vec<Value>> {
+        let named = domain.clone();
+        let order = ControlRequest::ReportsSend { domain };
+        self.logged(
+            caller,
+            &order,
+            |_| "done".to_owned(),
+            || {
+                let sent = self.reports()?.operator.send_now(&named).ok_or(ControlError::Stopping)?;
+                if sent.is_empty() {
+                    return Err(ControlError::Refused(format!("nothing was counted about {named:?}")));
+                }
+                Ok(sent.iter().map(reports::sent_json).collect())
+            },
+        )
     }
 
     /// The main thread reloads, one request at a time.
-    fn reload(&self, out: &mut impl Write) -> ControlResult<()> {
-        let (reload_request, reply_receiver) = ReloadRequest::new();
-        self.shared.reload_sender.send(reload_request).map_err(|_| ControlError::Stopping)?;
-        let answer: ReloadAnswer = reply_receiver.recv().map_err(|_| ControlError::Stopping)?;
-        Ok(writeln!(out, "{}", json!({ "code": answer.code, "text": answer.text }))?)
+    pub(super) fn reload(&self, caller: &str) -> ControlResult<ReloadAnswer> {
+        let describe = |answer: &ReloadAnswer| match answer.code {
+            0 => "done".to_owned(),
+            code => format!("refused with exit code {code}"),
+        };
+        self.logged(caller, &ControlRequest::Reload, describe, || {
+            let (reload_request, reply_receiver) = ReloadRequest::new();
+            self.shared.reload_sender.send(reload_request).map_err(|_| ControlError::Stopping)?;
+            reply_receiver.recv().map_err(|_| ControlError::Stopping)
+        })
     }
 
-    fn load(&self) -> String {
-        load::report_text(&self.parts.intake.load.report(), &self.parts.intake.refusals, now())
+    /// The load of the machine, and what it has led to.
+    pub(super) fn load_status(&self) -> LoadStatus {
+        load::load_status(&self.parts.intake.load.report(), &self.parts.intake.refusals, now())
     }
 
-    fn adaptive_values(&self) -> ControlResult<Vec<Value>> {
+    /// All metrics, in the Prometheus text format.
+    pub(super) fn metrics(&self) -> ControlResult<String> {
+        Ok(metrics::render(&self.metrics_snapshot()?))
+    }
+
+    /// Why the server should get no mail at present; None: it is ready.
+    pub(super) fn unreadiness(&self) -> Option<&'static str> {
+        let restrictions = self.parts.intake.load.restrictions();
+        if self.shared.stopping.load(Relaxed) {
+            Some("the server is stopping")
+        } else if restrictions.intake == AllowedClients::ReservedOnly {
+            Some("the load of the machine is too high")
+        } else {
+            restrictions.shortage.map(|_| "memory or disk space is short")
+        }
+    }
+
+    /// The values that the server adapts itself.
+    pub(super) fn adaptive_values(&self) -> ControlResult<Vec<Value>> {
         let intake = &self.parts.intake;
         let batching = intake.spool.batching();
         let maildir_batches = self.shared.outcome_counters.maildir_batches();
@@ -438,8 +564,8 @@ fn tally_queued_destinations(
     Ok(tallies.into_iter().map(|(destination, tally)| (DestinationName::of(queues, destination), tally)).collect())
 }
 
-fn write_rows(rows: &[Value], out: &mut impl Write) -> io::Result<()> {
-    rows.iter().try_for_each(|row| writeln!(out, "{row}"))
+fn write_rows(rows: &[impl Serialize], out: &mut impl Write) -> io::Result<()> {
+    rows.iter().try_for_each(|row| writeln!(out, "{}", serde_json::to_string(row)?))
 }
 
 fn now() -> Timestamp {

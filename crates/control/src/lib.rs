@@ -1,4 +1,7 @@
-//! The control socket: the running server answers requests of the operator. A request is one line:
+//! The operator's view of the running server: the control socket, and the HTTP API ([`api`]), which has
+//! the same answers.
+//!
+//! On the control socket, a request is one line:
 //! a word, followed by a JSON object if it has parameters. The answer ends with a line `done`; with
 //! `no: ` and the reason if the request is refused; or with `failed: ` and the reason. An answer
 //! without such a line was truncated, and is discarded.
@@ -18,7 +21,7 @@
 //! | `table-get {"table": NAME, "key": KEY}` | an object: the table's answer, the layer that gave it, and the time it took |
 //! | `table-stats {"table": NAME}` | an object for each table, or for this table |
 //! | `table-accept {"table": NAME}` | nothing |
-//! | `load` | gauges, limits and refusals, as text |
+//! | `load` | an object: gauges, limits and refusals |
 //! | `adaptive` | an object for each value that the server adapts itself |
 //! | `status` | metrics in the Prometheus text format |
 //! | `reports-show` | an object for each report that is being counted |
@@ -27,14 +30,17 @@
 
 mod adaptive;
 pub mod adaptive_text;
+pub mod api;
 pub mod columns;
 mod explain;
 mod handler;
 pub mod list;
-mod load;
+pub mod load;
+pub mod load_text;
 mod message;
 pub mod message_text;
 mod metrics;
+mod pages;
 mod pattern;
 mod recipient_filter;
 mod reload_request;
@@ -50,6 +56,7 @@ pub mod summary_text;
 pub mod tables;
 pub mod tables_text;
 pub mod text;
+pub mod tokens;
 mod wait;
 
 use std::sync::Arc;
@@ -73,7 +80,7 @@ pub use pattern::{AddressPattern, DestinationPattern, InvalidPattern, SubstringP
 pub use recipient_filter::RecipientFilter;
 pub use reload_request::{ReloadAnswer, ReloadRequest, ReloadSender};
 pub use reports::{ReportOperator, ReportParts, SentReport};
-pub use server::ControlServer;
+pub use server::{ControlServer, CurrentHandler};
 
 /// The longest request, with its line end.
 pub const REQUEST_OCTETS_MAX: u64 = 64 * 1024;

@@ -1,35 +1,62 @@
-//! The list of recipients: a JSON object for each from the server, and a line for people made from
-//! it.
+//! The list of recipients: an object for each from the server, and a line for people made from it.
 
 use mail::Envelope;
 use queue::{RecipientProgress, RecipientView};
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::selection::DestinationName;
 use crate::text::plural;
 
-/// A queued recipient as JSON; None if the envelope has no such recipient.
-pub(super) fn entry_json(
+/// A recipient in the queue.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct QueuedRecipient {
+    /// The queue ID of its message.
+    pub id: String,
+    /// The sender of the message; empty for bounces.
+    pub sender: String,
+    /// Its address.
+    pub recipient: String,
+    /// Bytes of the message.
+    pub size: u64,
+    /// When the message was accepted (RFC 3339).
+    pub accepted: String,
+    /// Attempts made so far.
+    pub attempts: u16,
+    /// `ready`, `in flight`, `waiting` or `held`.
+    pub state: String,
+    /// When the next attempt is due, if it is waiting (RFC 3339).
+    pub until: Option<String>,
+    /// Its destination, in most cases the domain.
+    pub destination: String,
+    /// The queue of the destination.
+    pub queue: String,
+    /// The reason of the last deferral since the start of the server.
+    pub error: Option<String>,
+}
+
+/// A queued recipient; None if the envelope has no such recipient.
+pub(super) fn queued_recipient(
     entry: &RecipientView,
     destination: &DestinationName,
     envelope: &Envelope,
     size: u64,
-) -> Option<Value> {
+) -> Option<QueuedRecipient> {
     let recipient = envelope.recipients.get(entry.ordinal as usize)?;
     let (state, until) = state_and_until(entry.progress);
-    Some(json!({
-        "id": entry.id.to_string(),
-        "sender": envelope.sender.as_ref().map_or("", |sender| sender.as_str()),
-        "recipient": recipient.address.as_str(),
-        "size": size,
-        "accepted": envelope.accepted_at.to_rfc3339(),
-        "attempts": entry.attempts,
-        "state": state,
-        "until": until,
-        "destination": destination.name,
-        "queue": destination.queue,
-        "error": entry.error.as_deref(),
-    }))
+    Some(QueuedRecipient {
+        id: entry.id.to_string(),
+        sender: envelope.sender.as_ref().map(ToString::to_string).unwrap_or_default(),
+        recipient: recipient.address.to_string(),
+        size,
+        accepted: envelope.accepted_at.to_rfc3339(),
+        attempts: entry.attempts,
+        state: state.to_owned(),
+        until,
+        destination: destination.name.to_string(),
+        queue: destination.queue.to_string(),
+        error: entry.error.as_deref().map(Into::into),
+    })
 }
 
 /// The name of a state, and until when it lasts.
@@ -43,18 +70,14 @@ pub(super) fn state_and_until(progress: RecipientProgress) -> (&'static str, Opt
 }
 
 /// The line for people.
-pub fn entry_line(entry: &Value) -> String {
-    let text = |key: &str| entry[key].as_str().unwrap_or_default().to_owned();
-    let state = match entry["until"].as_str() {
-        Some(until) => {
-            let attempts = entry["attempts"].as_u64().unwrap_or_default();
-            format!("waiting until {until}, {}", plural(attempts as usize, "attempt"))
-        }
-        None => text("state"),
+pub fn recipient_line(row: &QueuedRecipient) -> String {
+    let QueuedRecipient { id, sender, recipient, size, accepted, .. } = row;
+    let state = match &row.until {
+        Some(until) => format!("waiting until {until}, {}", plural(usize::from(row.attempts), "attempt")),
+        None => row.state.clone(),
     };
-    let error = entry["error"].as_str().map(|error| format!(": {error}")).unwrap_or_default();
-    let (id, accepted, size) = (text("id"), text("accepted"), entry["size"].as_u64().unwrap_or_default());
-    format!("{id}  {accepted}  {size:>9}  <{}> to <{}>: {state}{error}", text("sender"), text("recipient"))
+    let error = row.error.as_ref().map(|error| format!(": {error}")).unwrap_or_default();
+    format!("{id}  {accepted}  {size:>9}  <{sender}> to <{recipient}>: {state}{error}")
 }
 
 #[cfg(test)]
@@ -70,12 +93,12 @@ mod tests {
         found.sort();
         let object = |entry: &RecipientView| {
             let (envelope, size) = &sample.messages[&entry.id];
-            entry_json(entry, &found.destinations[&entry.destination], envelope, *size)
+            queued_recipient(entry, &found.destinations[&entry.destination], envelope, *size)
         };
         let objects: Vec<_> = found.entries.iter().map(|entry| object(entry).unwrap()).collect();
         assert_eq!(object(&RecipientView { ordinal: 3, ..found.entries[0].clone() }), None);
-        let lines = |form: fn(&Value) -> String| objects.iter().map(form).collect::<Vec<_>>().join("\n");
-        insta::assert_snapshot!("queue_list", lines(entry_line));
-        insta::assert_snapshot!("queue_list_json", lines(Value::to_string));
+        let lines = |form: fn(&QueuedRecipient) -> String| objects.iter().map(form).collect::<Vec<_>>().join("\n");
+        insta::assert_snapshot!("queue_list", lines(recipient_line));
+        insta::assert_snapshot!("queue_list_json", lines(|row| serde_json::to_string(row).unwrap()));
     }
 }

@@ -1,89 +1,154 @@
-//! `mailrace load`: the gauges and their sources; the limits, which are in force and why, and which
-//! cannot work; and how many clients were refused.
-
-use std::fmt::{self, Write};
+//! The load of the machine: the gauges and their sources; the limits, which are in force and why, and
+//! which cannot work; and how many clients were refused.
 
 use intake::{RefusalCounters, ResourceRefusal};
 use load::LoadReport;
-use load::policy::{Gauge, GaugeReading, LoadLimit, Threshold};
+use load::policy::{Gauge, LoadLimit, Threshold};
 use mail::Timestamp;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
-use super::text::short_duration;
-
-/// The whole report as text.
-pub(super) fn report_text(report: &LoadReport, refusals: &RefusalCounters, now: Timestamp) -> String {
-    let mut out = String::new();
-    // Writing to a String cannot fail.
-    let _ = write(report, refusals, now, &mut out);
-    out
+/// The load, and what it has led to.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct LoadStatus {
+    /// When the gauges were read (RFC 3339).
+    pub sampled: String,
+    /// Seconds since then.
+    pub age_seconds: u64,
+    /// The gauges.
+    pub gauges: Vec<GaugeStatus>,
+    /// The configured limits.
+    pub limits: Vec<LimitStatus>,
+    /// Clients refused since the start.
+    pub refused: Vec<RefusedClients>,
 }
 
-fn write(report: &LoadReport, refusals: &RefusalCounters, now: Timestamp, out: &mut String) -> fmt::Result {
-    let sample = &report.sample;
-    let age = short_duration(now.since(sample.at));
-    writeln!(out, "gauges, as of {} ({age} ago)", sample.at.to_rfc3339())?;
-    sample.readings.iter().try_for_each(|reading| writeln!(out, "  {}", gauge_line(reading)))?;
-    writeln!(out, "limits")?;
-    for limit in &report.limits {
-        writeln!(out, "  {}: {}", limit_text(limit), limit_state(report, limit, now))?;
-    }
-    if report.limits.is_empty() {
-        writeln!(out, "  none")?;
-    }
-    writeln!(out, "refused since the start")?;
-    for refusal in ResourceRefusal::ALL {
-        writeln!(out, "  {:<18} {}", refusal.name(), refusals.count_of(refusal))?;
-    }
-    Ok(())
+/// A gauge.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct GaugeStatus {
+    /// Its name.
+    pub gauge: String,
+    /// The unit of its value.
+    pub unit: GaugeUnit,
+    /// Its value; null if it is absent.
+    pub value: Option<f64>,
+    /// Where it was read.
+    pub source: String,
 }
 
-/// `load average: 0.52, from /proc/loadavg`.
-fn gauge_line(reading: &GaugeReading) -> String {
-    let value = reading.value.map_or("absent".into(), |value| value_text(&reading.gauge, value));
-    format!("{}: {value}, from {}", reading.gauge, reading.source)
+/// The unit of a gauge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum GaugeUnit {
+    /// Tasks that run or wait for a processor or a disk.
+    Tasks,
+    /// Percent of the time.
+    Percent,
+    /// Bytes.
+    Bytes,
+    /// Files that can be made.
+    Inodes,
 }
 
-/// `load average above 20.00, only the reserved networks are let in`.
-fn limit_text(limit: &LoadLimit) -> String {
-    let bound = match limit.threshold {
-        Threshold::Above(most) => format!("above {}", value_text(&limit.gauge, most)),
-        Threshold::Below(least) => format!("below {}", value_text(&limit.gauge, least)),
+/// A configured limit.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct LimitStatus {
+    /// The gauge that it depends on.
+    pub gauge: String,
+    /// The unit of the gauge.
+    pub unit: GaugeUnit,
+    /// It is in force above this value.
+    pub above: Option<f64>,
+    /// It is in force below this value.
+    pub below: Option<f64>,
+    /// What happens while it is in force.
+    pub effect: String,
+    /// Whether it is in force.
+    pub state: LimitState,
+    /// When it came into force (RFC 3339).
+    pub since: Option<String>,
+    /// Seconds since then.
+    pub since_seconds: Option<u64>,
+    /// The latest value of the gauge, if the limit is in force.
+    pub value: Option<f64>,
+}
+
+/// Whether a limit is in force.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum LimitState {
+    /// It is.
+    InForce,
+    /// It is not.
+    NotInForce,
+    /// It cannot be: its gauge is absent.
+    GaugeAbsent,
+}
+
+/// Clients that were refused for one reason.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RefusedClients {
+    /// The resource that was short.
+    pub resource: String,
+    /// How many.
+    pub clients: u64,
+}
+
+/// The status of a report.
+pub(super) fn load_status(report: &LoadReport, refusals: &RefusalCounters, now: Timestamp) -> LoadStatus {
+    let gauge = |reading: &load::policy::GaugeReading| GaugeStatus {
+        gauge: reading.gauge.to_string(),
+        unit: unit(&reading.gauge),
+        value: reading.value,
+        source: reading.source.to_owned(),
     };
-    format!("{} {bound}, {}", limit.gauge, limit.restriction)
-}
-
-/// Whether a limit is in force, since when and why; or that it cannot work.
-fn limit_state(report: &LoadReport, limit: &LoadLimit, now: Timestamp) -> String {
-    if let Some(reason) = report.state.active.iter().find(|reason| reason.limit == *limit) {
-        let (since, ago) = (reason.since.to_rfc3339(), short_duration(now.since(reason.since)));
-        return format!("IN FORCE since {since} ({ago} ago), at {}", value_text(&limit.gauge, reason.value));
-    }
-    match report.limits_without_gauge().any(|blind| blind == limit) {
-        true => "cannot work: its gauge is absent".into(),
-        false => "not in force".into(),
+    let refused = |refusal: ResourceRefusal| RefusedClients {
+        resource: refusal.name().to_owned(),
+        clients: refusals.count_of(refusal),
+    };
+    LoadStatus {
+        sampled: report.sample.at.to_rfc3339(),
+        age_seconds: now.since(report.sample.at).as_secs(),
+        gauges: report.sample.readings.iter().map(gauge).collect(),
+        limits: report.limits.iter().map(|limit| limit_status(report, limit, now)).collect(),
+        refused: ResourceRefusal::ALL.map(refused).into(),
     }
 }
 
-/// A value in the unit of its gauge.
-fn value_text(gauge: &Gauge, value: f64) -> String {
+fn limit_status(report: &LoadReport, limit: &LoadLimit, now: Timestamp) -> LimitStatus {
+    let active = report.state.active.iter().find(|reason| reason.limit == *limit);
+    let (above, below) = match limit.threshold {
+        Threshold::Above(most) => (Some(most), None),
+        Threshold::Below(least) => (None, Some(least)),
+    };
+    LimitStatus {
+        gauge: limit.gauge.to_string(),
+        unit: unit(&limit.gauge),
+        above,
+        below,
+        effect: limit.restriction.to_string(),
+        state: match active {
+            Some(_) => LimitState::InForce,
+            None if report.limits_without_gauge().any(|blind| blind == limit) => LimitState::GaugeAbsent,
+            None => LimitState::NotInForce,
+        },
+        since: active.map(|reason| reason.since.to_rfc3339()),
+        since_seconds: active.map(|reason| now.since(reason.since).as_secs()),
+        value: active.map(|reason| reason.value),
+    }
+}
+
+fn unit(gauge: &Gauge) -> GaugeUnit {
     match gauge {
-        Gauge::LoadAverage => format!("{value:.2}"),
-        Gauge::Pressure(_) => format!("{value:.2} %"),
-        Gauge::MemoryAvailable | Gauge::FreeSpace(_) => bytes(value),
-        Gauge::FreeInodes(_) => format!("{value:.0}"),
-    }
-}
-
-fn bytes(value: f64) -> String {
-    let units = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
-    match units.into_iter().find(|(_, power)| value >= f64::from(1u32 << power)) {
-        Some((unit, power)) => format!("{:.1} {unit}", value / f64::from(1u32 << power)),
-        None => format!("{value:.0} B"),
+        Gauge::LoadAverage => GaugeUnit::Tasks,
+        Gauge::Pressure(_) => GaugeUnit::Percent,
+        Gauge::MemoryAvailable | Gauge::FreeSpace(_) => GaugeUnit::Bytes,
+        Gauge::FreeInodes(_) => GaugeUnit::Inodes,
     }
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::path::Path;
     use std::sync::Arc;
     use std::time::Duration;
@@ -93,8 +158,9 @@ mod tests {
 
     use super::*;
 
-    fn report(now: Timestamp) -> LoadReport {
-        let reading = |gauge, source, value| GaugeReading { gauge, source, value };
+    /// A report with a limit in force and one that cannot work.
+    pub(crate) fn report(now: Timestamp) -> LoadReport {
+        let reading = |gauge, source, value| policy::GaugeReading { gauge, source, value };
         let disk: Arc<Path> = Path::new("/var/spool").into();
         let sample = LoadSample {
             at: now - Duration::from_secs(1),
@@ -112,15 +178,5 @@ mod tests {
         let of_each: Vec<policy::LoadLimit> =
             sample.readings.iter().flat_map(|one| limits.for_gauge(&one.gauge)).collect();
         LoadReport { sample, limits: of_each, state }
-    }
-
-    #[test]
-    fn the_report_tells_what_is_in_force_and_what_cannot_be() {
-        let now = super::super::sample::NOW;
-        let told = [
-            report_text(&report(now), &RefusalCounters::default(), now),
-            report_text(&LoadReport::default(), &RefusalCounters::default(), now),
-        ];
-        insta::assert_snapshot!("load", told.join("\n"));
     }
 }

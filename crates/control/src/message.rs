@@ -8,28 +8,107 @@
 use std::io::{self, Write};
 
 use mail::{Body, BodyType, DsnNotify, DsnReturn, Envelope, Recipient, Timestamp};
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
 use spool::{RecipientState, SpooledMessage};
+use utoipa::ToSchema;
 
 use super::explain::MessageState;
 use super::list::state_and_until;
+use super::selection::DestinationName;
 
 /// Bytes of a message in one answer.
 const CHUNK_OCTETS_MAX: usize = 256 << 10;
 
-/// Writes the message, and a line for each recipient.
-pub(super) fn write_message(
-    message_state: &MessageState,
-    stored: &SpooledMessage,
-    now: Timestamp,
-    out: &mut impl Write,
-) -> io::Result<()> {
-    writeln!(out, "{}", message_json(message_state, stored, now))?;
+/// A message as the server stores it, with what it waits for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub(crate) struct MessageDetails {
+    /// The envelope.
+    pub message: MessageEnvelope,
+    /// All its recipients, in the order of the envelope.
+    pub recipients: Vec<MessageRecipient>,
+}
+
+/// The envelope of a message, and where it waits.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub(crate) struct MessageEnvelope {
+    /// The queue ID.
+    pub id: String,
+    /// The sender; empty for bounces.
+    pub sender: String,
+    /// Its recipients.
+    pub recipient_count: usize,
+    /// Its bytes.
+    pub size: u64,
+    /// When it was accepted (RFC 3339).
+    pub accepted: String,
+    /// Seconds since then.
+    pub age_seconds: u64,
+    /// The address of the client; null if it was submitted locally.
+    pub client: Option<String>,
+    /// The client's HELO name.
+    pub helo: String,
+    /// BODY: `7BIT` or `8BITMIME`.
+    pub body: String,
+    /// SMTPUTF8 was given.
+    pub smtputf8: bool,
+    /// RET: `FULL` or `HDRS`.
+    pub ret: Option<String>,
+    /// ENVID.
+    pub envid: Option<String>,
+    /// The destinations of the recipients that are queued.
+    pub destinations: Vec<MessageDestination>,
+}
+
+/// A destination of queued recipients.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub(crate) struct MessageDestination {
+    /// Its name, in most cases a domain.
+    pub destination: String,
+    /// Its queue.
+    pub queue: String,
+    /// Its next hop, if it is known.
+    pub next_hop: Option<String>,
+    /// What holds it, a sentence each.
+    pub waits: Vec<String>,
+}
+
+/// A recipient of a message.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub(crate) struct MessageRecipient {
+    /// The address that the mail goes to.
+    pub recipient: String,
+    /// The address that the client gave, if it is another one.
+    pub original: Option<String>,
+    /// ORCPT.
+    pub orcpt: Option<String>,
+    /// NOTIFY.
+    pub notify: Option<String>,
+    /// `ready`, `in flight`, `waiting`, `held`, `delivered`, `failed or removed` and the like.
+    pub state: String,
+    /// When the next attempt is due, if it is waiting (RFC 3339).
+    pub until: Option<String>,
+    /// Attempts made so far, if it is queued.
+    pub attempts: Option<u16>,
+    /// Its destination, if it is queued.
+    pub destination: Option<String>,
+    /// The queue of the destination.
+    pub queue: Option<String>,
+    /// The reason of the last deferral since the start of the server.
+    pub error: Option<String>,
+}
+
+/// The details of a message.
+pub(super) fn details(message_state: &MessageState, stored: &SpooledMessage, now: Timestamp) -> MessageDetails {
     let recipients = (0..).zip(&stored.envelope.recipients);
-    for (ordinal, recipient) in recipients {
-        writeln!(out, "{}", recipient_json(message_state, stored, ordinal, recipient))?;
-    }
-    Ok(())
+    let recipients = recipients.map(|(ordinal, recipient)| recipient_of(message_state, stored, ordinal, recipient));
+    MessageDetails { message: envelope_of(message_state, stored, now), recipients: recipients.collect() }
+}
+
+/// Writes the envelope, and a line for each recipient.
+pub(super) fn write_message(details: &MessageDetails, out: &mut impl Write) -> io::Result<()> {
+    writeln!(out, "{}", serde_json::to_string(&details.message)?)?;
+    details.recipients.iter().try_for_each(|recipient| writeln!(out, "{}", serde_json::to_string(recipient)?))
 }
 
 /// Writes a chunk of the body: its length and the total size, then the bytes and a line end.
@@ -42,55 +121,61 @@ pub(super) fn write_content(body: &Body, from: u64, out: &mut impl Write) -> io:
     writeln!(out)
 }
 
-fn message_json(message_state: &MessageState, stored: &SpooledMessage, now: Timestamp) -> Value {
+fn envelope_of(message_state: &MessageState, stored: &SpooledMessage, now: Timestamp) -> MessageEnvelope {
     let Envelope { sender, recipients, accepted_at, client, body_type, smtputf8, ret, envid } = &stored.envelope;
-    let destination = |(destination_name, next_hop, waits): (
-        &super::selection::DestinationName,
-        Option<&str>,
-        Vec<String>,
-    )| json!({ "destination": destination_name.name, "queue": destination_name.queue, "next_hop": next_hop, "waits": waits });
-    json!({
-        "id": message_state.id.to_string(),
-        "sender": sender.as_ref().map_or("", |sender| sender.as_str()),
-        "recipient_count": recipients.len(),
-        "size": stored.body.len(),
-        "accepted": accepted_at.to_rfc3339(),
-        "age_seconds": now.since(*accepted_at).as_secs(),
-        "client": client.address.map(|address| address.to_string()),
-        "helo": client.helo,
-        "body": match body_type {
-            BodyType::SevenBit => "7BIT",
-            BodyType::EightBitMime => "8BITMIME",
+    let destination = |(name, next_hop, waits): (&DestinationName, Option<&str>, Vec<String>)| MessageDestination {
+        destination: name.name.to_string(),
+        queue: name.queue.to_string(),
+        next_hop: next_hop.map(Into::into),
+        waits,
+    };
+    MessageEnvelope {
+        id: message_state.id.to_string(),
+        sender: sender.as_ref().map(ToString::to_string).unwrap_or_default(),
+        recipient_count: recipients.len(),
+        size: stored.body.len(),
+        accepted: accepted_at.to_rfc3339(),
+        age_seconds: now.since(*accepted_at).as_secs(),
+        client: client.address.map(|address| address.to_string()),
+        helo: client.helo.to_string(),
+        body: match body_type {
+            BodyType::SevenBit => "7BIT".to_owned(),
+            BodyType::EightBitMime => "8BITMIME".to_owned(),
         },
-        "smtputf8": smtputf8,
-        "ret": ret.map(|ret| match ret {
-            DsnReturn::Full => "FULL",
-            DsnReturn::Headers => "HDRS",
+        smtputf8: *smtputf8,
+        ret: ret.map(|ret| match ret {
+            DsnReturn::Full => "FULL".to_owned(),
+            DsnReturn::Headers => "HDRS".to_owned(),
         }),
-        "envid": envid,
-        "destinations": message_state.destinations(now).map(destination).collect::<Vec<_>>(),
-    })
+        envid: envid.as_deref().map(Into::into),
+        destinations: message_state.destinations(now).map(destination).collect(),
+    }
 }
 
-fn recipient_json(message_state: &MessageState, stored: &SpooledMessage, ordinal: u32, recipient: &Recipient) -> Value {
+fn recipient_of(
+    message_state: &MessageState,
+    stored: &SpooledMessage,
+    ordinal: u32,
+    recipient: &Recipient,
+) -> MessageRecipient {
     let entry = message_state.entries.get(&ordinal);
     let destination_name = entry.and_then(|entry| message_state.destinations_by_id.get(&entry.destination));
     let (state, until) = match entry {
         Some(entry) => state_and_until(entry.progress),
         None => (stored_state(stored.states.get(ordinal as usize)), None),
     };
-    json!({
-        "recipient": recipient.address.as_str(),
-        "original": recipient.original.as_ref().map(|original| original.as_str()),
-        "orcpt": recipient.orcpt,
-        "notify": notify_words(recipient.notify),
-        "state": state,
-        "until": until,
-        "attempts": entry.map(|entry| entry.attempts),
-        "destination": destination_name.map(|destination_name| &destination_name.name),
-        "queue": destination_name.map(|destination_name| &destination_name.queue),
-        "error": entry.and_then(|entry| entry.error.as_deref()),
-    })
+    MessageRecipient {
+        recipient: recipient.address.to_string(),
+        original: recipient.original.as_ref().map(ToString::to_string),
+        orcpt: recipient.orcpt.as_deref().map(Into::into),
+        notify: notify_words(recipient.notify),
+        state: state.to_owned(),
+        until,
+        attempts: entry.map(|entry| entry.attempts),
+        destination: destination_name.map(|destination_name| destination_name.name.to_string()),
+        queue: destination_name.map(|destination_name| destination_name.queue.to_string()),
+        error: entry.and_then(|entry| entry.error.as_deref()).map(Into::into),
+    }
 }
 
 /// The state of a recipient that is in no queue.
@@ -144,7 +229,7 @@ pub(crate) mod tests {
         let states = vec![RecipientState::Held { attempts: 0 }, waiting, waiting, RecipientState::Delivered];
         let stored = SpooledMessage { envelope, states, body: body(2000), prefix_len: 0 };
         let mut out = Vec::new();
-        write_message(&MessageState::of(&sample.queues, id, NOW), &stored, NOW, &mut out).unwrap();
+        write_message(&details(&MessageState::of(&sample.queues, id, NOW), &stored, NOW), &mut out).unwrap();
         String::from_utf8(out).unwrap()
     }
 

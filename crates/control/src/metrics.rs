@@ -1,6 +1,7 @@
 //! The metrics of the server, in the Prometheus text format. No label value comes from outside:
 //! they are names of queues, tables, access rules and disks in the configuration, or fixed words.
 
+mod openmetrics;
 mod tables;
 mod text;
 
@@ -18,6 +19,8 @@ use sender_auth::signing::{KeyAlgorithm, SigningCounters};
 use spool::Stats;
 
 use text::MetricsText;
+
+pub(crate) use openmetrics::to_openmetrics;
 
 /// The state of the queues.
 #[derive(Clone, Debug, Default)]

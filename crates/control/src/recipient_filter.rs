@@ -17,29 +17,34 @@ use mail::{Envelope, QueueId, Timestamp};
 use queue::{DestinationId, QueueNumber, Queues, RecipientProgress, RecipientView};
 use serde::de::{self, Deserializer};
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::pattern::{AddressPattern, DestinationPattern, SubstringPattern, domain_of};
 use super::text::{DurationArg, SerdeAsText, SizeArg};
 
 /// Conditions on a recipient and its message.
-#[derive(Args, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Args, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct RecipientFilter {
     /// Sent by this address, @domain or pattern with *; <> for bounces
     #[arg(long, value_name = "ADDRESS")]
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "present")]
+    #[schema(value_type = String)]
     pub sender: Option<SerdeAsText<AddressPattern>>,
     /// To this address, @domain or pattern with *
     #[arg(long, value_name = "ADDRESS")]
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "present")]
+    #[schema(value_type = String)]
     pub recipient: Option<SerdeAsText<AddressPattern>>,
     /// For this destination, or a pattern with *
     #[arg(long, value_name = "NAME")]
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "present")]
+    #[schema(value_type = String)]
     pub destination: Option<SerdeAsText<DestinationPattern>>,
     /// In this queue
     #[arg(long, value_name = "NAME")]
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "present")]
+    #[schema(value_type = String)]
     pub queue: Option<String>,
     /// In one of these states: held, waiting (for a later attempt), active (ready or in flight),
     /// ready, in-flight
@@ -49,31 +54,37 @@ pub struct RecipientFilter {
     /// Accepted longer ago than this: 90s, 30m, 2h, 5d
     #[arg(long, value_name = "SPAN")]
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "present")]
+    #[schema(value_type = String)]
     pub older_than: Option<SerdeAsText<DurationArg>>,
     /// Accepted more recently than this
     #[arg(long, value_name = "SPAN")]
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "present")]
+    #[schema(value_type = String)]
     pub younger_than: Option<SerdeAsText<DurationArg>>,
     /// Of a message larger than this: 500B, 100kB, 10MiB
     #[arg(long, value_name = "SIZE")]
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "present")]
+    #[schema(value_type = String)]
     pub larger_than: Option<SerdeAsText<SizeArg>>,
     /// Of a message smaller than this
     #[arg(long, value_name = "SIZE")]
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "present")]
+    #[schema(value_type = String)]
     pub smaller_than: Option<SerdeAsText<SizeArg>>,
     /// With this text in the last error
     #[arg(long, value_name = "TEXT")]
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "present")]
+    #[schema(value_type = String)]
     pub error: Option<SerdeAsText<SubstringPattern>>,
     /// Of these messages
     #[arg(long, value_name = "QUEUE-ID", num_args = 1..)]
     #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "non_empty")]
+    #[schema(value_type = Vec<String>)]
     pub id: Vec<SerdeAsText<QueueId>>,
 }
 
 /// A state, as the operator names it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum RecipientStateFilter {
     /// Kept until the operator releases it
@@ -182,17 +193,37 @@ pub(super) struct QueueFilter<'a> {
 }
 
 impl<'a> QueueFilter<'a> {
+    /// For all recipients.
     pub(super) fn new<R: Clone>(
         filter: &'a RecipientFilter,
         queues: &Queues<R>,
         now: Timestamp,
+    ) -> Result<QueueFilter<'a>, UnknownQueue> {
+        QueueFilter::for_destinations(filter, queues, now, queues.recipient_views().map(|entry| entry.destination))
+    }
+
+    /// For these recipients only.
+    pub(super) fn for_entries<'e, R: Clone>(
+        filter: &'a RecipientFilter,
+        queues: &Queues<R>,
+        now: Timestamp,
+        entries: impl Iterator<Item = &'e RecipientView>,
+    ) -> Result<QueueFilter<'a>, UnknownQueue> {
+        QueueFilter::for_destinations(filter, queues, now, entries.map(|entry| entry.destination))
+    }
+
+    fn for_destinations<R: Clone>(
+        filter: &'a RecipientFilter,
+        queues: &Queues<R>,
+        now: Timestamp,
+        destinations: impl Iterator<Item = DestinationId>,
     ) -> Result<QueueFilter<'a>, UnknownQueue> {
         let queue = filter.queue.as_ref().map(|name| find_queue(queues, name)).transpose()?;
         let is_selected = |destination: &DestinationId| {
             queue.is_none_or(|queue| queues.destination_queue(*destination) == queue)
                 && filter.passes_name(queues.destination_name(*destination))
         };
-        let all = || queues.recipient_views().map(|entry| entry.destination).collect::<HashSet<_>>();
+        let all = || destinations.collect::<HashSet<_>>();
         Ok(QueueFilter {
             filter,
             now,

@@ -202,7 +202,7 @@ impl FromStr for ControlRequest {
 
 /// Reads a filter from an object only. Derived code would accept an array too, and an empty one
 /// would select everything.
-fn filter_object<'de, D: Deserializer<'de>>(deserializer: D) -> Result<RecipientFilter, D::Error> {
+pub(crate) fn filter_object<'de, D: Deserializer<'de>>(deserializer: D) -> Result<RecipientFilter, D::Error> {
     let members = Map::deserialize(deserializer)?;
     serde_json::from_value(Value::Object(members)).map_err(de::Error::custom)
 }

@@ -11,6 +11,9 @@ use spool::Spool;
 use super::recipient_filter::{QueueFilter, RecipientFilter, UnknownQueue};
 use super::request::ActionRequest;
 
+/// Slots that are looked at for one page.
+const SCANNED_MAX: u32 = 16 * 1024;
+
 /// A recipient: the message and the ordinal in its envelope.
 pub(super) type RecipientId = (QueueId, u32);
 
@@ -49,16 +52,57 @@ pub(super) fn select<R: Clone>(
     let mut queue_filter = QueueFilter::new(filter, queues, now)?;
     let mut selected = SelectedRecipients::default();
     for entry in queues.recipient_views().filter(|entry| queue_filter.passes(entry)) {
-        selected
-            .destinations
-            .entry(entry.destination)
-            .or_insert_with_key(|destination| DestinationName::of(queues, *destination));
-        selected.entries.push(entry);
+        selected.push(queues, entry);
     }
     Ok(selected)
 }
 
+/// A part of the recipients that pass the conditions on what the queue knows.
+#[derive(Default)]
+pub(super) struct SlotPage {
+    pub(super) selected: SelectedRecipients,
+    /// Where the next page begins; None: this is the last one.
+    pub(super) next: Option<u32>,
+}
+
+/// Selects at most `limit` recipients from the slot `from` on, in the order of their slots, and looks at
+/// [`SCANNED_MAX`] slots at most.
+pub(super) fn select_page<R: Clone>(
+    queues: &Queues<R>,
+    filter: &RecipientFilter,
+    from: u32,
+    limit: usize,
+    now: Timestamp,
+) -> Result<SlotPage, UnknownQueue> {
+    let mut page = SlotPage::default();
+    let (mut from, last) = (from, from.saturating_add(SCANNED_MAX).min(queues.slot_count()));
+    while from < last {
+        let end = last.min(from.saturating_add(u32::try_from(limit).unwrap_or(u32::MAX)));
+        let entries = queues.recipients_in_slots(from..end);
+        let mut queue_filter = QueueFilter::for_entries(filter, queues, now, entries.iter().map(|(_, entry)| entry))?;
+        for (slot, entry) in entries {
+            if !queue_filter.passes(&entry) {
+                continue;
+            }
+            if page.selected.entries.len() == limit {
+                page.next = Some(slot);
+                return Ok(page);
+            }
+            page.selected.push(queues, entry);
+        }
+        from = end;
+    }
+    page.next = (last < queues.slot_count()).then_some(last);
+    Ok(page)
+}
+
 impl SelectedRecipients {
+    fn push<R: Clone>(&mut self, queues: &Queues<R>, entry: RecipientView) {
+        let destination = |destination: &DestinationId| DestinationName::of(queues, *destination);
+        self.destinations.entry(entry.destination).or_insert_with_key(destination);
+        self.entries.push(entry);
+    }
+
     /// Sorts the entries. This takes long for many, and is not done on the scheduler's thread.
     pub(super) fn sort(&mut self) {
         self.entries.sort_unstable_by_key(|entry| (entry.accepted_at, entry.id, entry.ordinal));
@@ -163,6 +207,28 @@ mod tests {
         assert_eq!(places, [("a.example", "standard"), ("b.example", "standard")]);
         let number = |options: &[&str]| count(&sample.queues, &sample::filter(options), NOW).unwrap();
         assert_eq!([number(&[]), number(&["--older-than", "90m"]), number(&["--id", "7-0-9"])], [5, 3, 0]);
+    }
+
+    #[test]
+    fn each_recipient_is_on_one_page() {
+        let sample = sample::queues();
+        for options in [&[][..], &["--state", "waiting"], &["--destination", "a*"], &["--queue", "lists"]] {
+            let filter = sample::filter(options);
+            let all = select(&sample.queues, &filter, NOW).unwrap();
+            let mut expected: Vec<_> = all.entries.iter().map(|entry| format!("{entry:?}")).collect();
+            let (mut found, mut from) = (Vec::new(), Some(0));
+            while let Some(start) = from {
+                let page = select_page(&sample.queues, &filter, start, 2, NOW).unwrap();
+                assert!(page.selected.entries.len() <= 2);
+                let names = &page.selected.destinations;
+                assert!(page.selected.entries.iter().all(|entry| names.contains_key(&entry.destination)));
+                found.extend(page.selected.entries.iter().map(|entry| format!("{entry:?}")));
+                from = page.next;
+            }
+            expected.sort_unstable();
+            found.sort_unstable();
+            assert_eq!(found, expected, "{options:?}");
+        }
     }
 
     #[test]

@@ -25,13 +25,24 @@ const HANDLERS_MAX: usize = 8;
 /// The delay after a failed accept, perhaps for lack of file descriptors.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);
 
+/// The handler of the configuration in force.
+#[derive(Clone)]
+pub struct CurrentHandler(Arc<Mutex<Arc<ControlHandler>>>);
+
+impl CurrentHandler {
+    /// The handler for a new request.
+    pub(crate) fn current(&self) -> Arc<ControlHandler> {
+        self.0.lock().clone()
+    }
+}
+
 /// The running control socket.
 pub struct ControlServer {
     socket: PathBuf,
     listener: UnixListener,
     stopping: Arc<AtomicBool>,
     thread: JoinHandle<()>,
-    handler: Arc<Mutex<Arc<ControlHandler>>>,
+    handler: CurrentHandler,
 }
 
 impl ControlServer {
@@ -44,7 +55,7 @@ impl ControlServer {
     pub fn start(socket: &Path, handler: ControlHandler) -> io::Result<ControlServer> {
         let listener = bind(socket)?;
         let stopping = handler.stopping();
-        let handler = Arc::new(Mutex::new(Arc::new(handler)));
+        let handler = CurrentHandler(Arc::new(Mutex::new(Arc::new(handler))));
         let acceptor = ControlListener {
             listener: listener.try_clone()?,
             stopping: stopping.clone(),
@@ -57,7 +68,12 @@ impl ControlServer {
 
     /// New requests use this handler; requests in progress keep the old one.
     pub fn set_handler(&self, handler: ControlHandler) {
-        *self.handler.lock() = Arc::new(handler);
+        *self.handler.0.lock() = Arc::new(handler);
+    }
+
+    /// The handler in force, also after the next ones were set.
+    pub fn handler(&self) -> CurrentHandler {
+        self.handler.clone()
     }
 
     /// Disconnects the clients, removes the socket, and returns once nothing here uses the intake
@@ -89,7 +105,7 @@ pub(super) fn bind(socket: &Path) -> io::Result<UnixListener> {
 struct ControlListener {
     listener: UnixListener,
     stopping: Arc<AtomicBool>,
-    handler: Arc<Mutex<Arc<ControlHandler>>>,
+    handler: CurrentHandler,
     /// The threads, with a handle to shut each connection down.
     busy: Vec<(JoinHandle<()>, UnixStream)>,
 }
@@ -102,7 +118,7 @@ impl ControlListener {
                 break;
             }
             if let Err(error) = accepted {
-                log_error(&self.handler(), &error);
+                log_error(&self.handler.current(), &error);
                 thread::sleep(ACCEPT_RETRY_DELAY);
             }
         }
@@ -113,17 +129,13 @@ impl ControlListener {
         }
     }
 
-    fn handler(&self) -> Arc<ControlHandler> {
-        self.handler.lock().clone()
-    }
-
     fn spawn_handler(&mut self, stream: UnixStream) -> io::Result<()> {
         self.busy.retain(|(thread, _)| !thread.is_finished());
         if self.busy.len() >= HANDLERS_MAX {
             // A few bytes fit into an empty socket buffer without waiting.
             return writeln!(&stream, "failed: too many requests in progress ({HANDLERS_MAX})");
         }
-        let (handler, shutdown_handle) = (self.handler(), stream.try_clone()?);
+        let (handler, shutdown_handle) = (self.handler.current(), stream.try_clone()?);
         let thread =
             thread::Builder::new().name("admin-request".into()).spawn(move || serve_client(&handler, &stream))?;
         self.busy.push((thread, shutdown_handle));
@@ -134,10 +146,10 @@ impl ControlListener {
 fn serve_client(handler: &ControlHandler, stream: &UnixStream) {
     let result = read_request(stream).and_then(|request| {
         let mut out = BufWriter::new(DeadlineStream::new(stream));
-        match handler.handle(&request, &mut out) {
+        match handler.handle(&request, &caller(stream), &mut out) {
             Ok(()) => writeln!(out, "done")?,
             Err(ControlError::Io(error)) => return Err(error),
-            Err(ControlError::Refused(why)) => writeln!(out, "no: {}", printable(&why))?,
+            Err(ControlError::Refused(why) | ControlError::NotFound(why)) => writeln!(out, "no: {}", printable(&why))?,
             Err(why) => writeln!(out, "failed: {}", printable(&why.to_string()))?,
         }
         out.flush()
@@ -148,6 +160,14 @@ fn serve_client(handler: &ControlHandler, stream: &UnixStream) {
     // The listener holds a handle too, so dropping this one does not close the connection. The
     // client may be gone.
     let _ = stream.shutdown(Shutdown::Both);
+}
+
+/// Who is at the other end, for the log.
+fn caller(stream: &UnixStream) -> String {
+    match rustix::net::sockopt::socket_peercred(stream) {
+        Ok(peer) => format!("uid {}", peer.uid.as_raw()),
+        Err(_) => "an unknown user".to_owned(),
+    }
 }
 
 /// Keeps the answer on one line, whatever the request contained.

@@ -1,6 +1,7 @@
 //! Summaries of the queue: how many recipients are in each state, their age, and the most common
 //! error, for each destination, queue or sender. One pass keeps a few numbers for each. Next hops
-//! have a list of their own, since recipients do not know theirs.
+//! have a list of their own, since recipients do not know theirs; and so have queues, whose counts
+//! need no pass.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -8,7 +9,9 @@ use std::sync::Arc;
 
 use mail::Timestamp;
 use queue::{NextHopView, Queues, RecipientProgress, RecipientView};
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
+use utoipa::ToSchema;
 
 use super::selection::DestinationName;
 
@@ -180,28 +183,109 @@ pub(super) fn by_queue(
     sort_by_recipients(queues.into_iter().map(with_tally)).iter().map(row).collect()
 }
 
-/// A row for each known next hop, the busiest first.
-pub(super) fn by_next_hop<R: Clone>(queues: &Queues<R>, now: Timestamp) -> Vec<Value> {
-    let queue_name = |number: queue::QueueNumber| &*queues.config().queues[usize::from(number.0)].name;
-    let later = |at: Option<Timestamp>| at.filter(|at| *at > now);
-    let row = |hop: &NextHopView<'_>| {
-        json!({
-            "next_hop": hop.name,
-            "destinations": hop.destinations,
-            "attempts": hop.attempts,
-            "concurrency": hop.concurrency,
-            "adopted_by": hop.adopted_by.map(queue_name),
-            "failures": hop.failures,
-            "dead_until": hop.probe_at.map(Timestamp::to_rfc3339),
-            "dead_for_seconds": hop.probe_at.map(|at| at.since(now).as_secs()),
-            "rate_free_at": later(hop.rate_free_at).map(Timestamp::to_rfc3339),
-            "rate_free_in_ms": later(hop.rate_free_at).map(|at| at.since(now).as_millis() as u64),
-            "error": hop.error.map(ToString::to_string),
-        })
+/// A queue, with the recipients in each state.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub(crate) struct QueueStatus {
+    /// Its name.
+    pub queue: String,
+    /// Whether the operator has paused it.
+    pub paused: bool,
+    /// Attempts in progress.
+    pub attempts: usize,
+    /// The highest number of attempts in progress.
+    pub concurrency: usize,
+    /// Recipients that wait for their turn.
+    pub ready: usize,
+    /// Recipients in an attempt, or whose attempt or action is not recorded.
+    pub in_flight: usize,
+    /// Recipients that are due at a later time.
+    pub waiting: usize,
+    /// Recipients that the operator holds.
+    pub held: usize,
+}
+
+/// All queues, in the order of the configuration.
+pub(super) fn queue_statuses<R: Clone>(queues: &Queues<R>) -> Vec<QueueStatus> {
+    let status = |view: queue::QueueView<'_>| QueueStatus {
+        queue: view.name.to_owned(),
+        paused: view.paused,
+        attempts: view.attempts,
+        concurrency: view.concurrency,
+        ready: view.ready,
+        in_flight: view.in_flight,
+        waiting: view.waiting,
+        held: view.held,
     };
+    queues.queue_views().filter(|view| !view.is_retired_and_empty()).map(status).collect()
+}
+
+/// A next hop that is known.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub(crate) struct NextHopStatus {
+    /// Its name.
+    pub next_hop: String,
+    /// Destinations that are routed there.
+    pub destinations: usize,
+    /// Attempts in progress.
+    pub attempts: usize,
+    /// The highest number of attempts in progress, as of now.
+    pub concurrency: usize,
+    /// The queue that has adopted it.
+    pub adopted_by: Option<String>,
+    /// Failures since it last answered.
+    pub failures: u32,
+    /// When it is tried again, if it cannot be reached (RFC 3339).
+    pub dead_until: Option<String>,
+    /// Seconds until then.
+    pub dead_for_seconds: Option<u64>,
+    /// When its rate allows the next attempt (RFC 3339); null: now.
+    pub rate_free_at: Option<String>,
+    /// Milliseconds until then.
+    pub rate_free_in_ms: Option<u64>,
+    /// Its last error.
+    pub error: Option<String>,
+}
+
+/// All known next hops, the busiest first.
+pub(super) fn by_next_hop<R: Clone>(queues: &Queues<R>, now: Timestamp) -> Vec<NextHopStatus> {
     let mut hops: Vec<_> = queues.next_hop_views().collect();
     hops.sort_unstable_by(|one, other| (other.attempts, one.name).cmp(&(one.attempts, other.name)));
-    hops.iter().map(row).collect()
+    hops.iter().map(|hop| next_hop_status(queues, hop, now)).collect()
+}
+
+/// At most `limit` next hops whose names come after this one, by name.
+pub(super) fn next_hops_after<R: Clone>(
+    queues: &Queues<R>,
+    after: Option<&str>,
+    limit: usize,
+    now: Timestamp,
+) -> Vec<NextHopStatus> {
+    let is_after = |hop: &NextHopView<'_>| after.is_none_or(|after| hop.name > after);
+    let mut hops: Vec<_> = queues.next_hop_views().filter(is_after).collect();
+    if hops.len() > limit {
+        hops.select_nth_unstable_by(limit, |one, other| one.name.cmp(other.name));
+        hops.truncate(limit);
+    }
+    hops.sort_unstable_by(|one, other| one.name.cmp(other.name));
+    hops.iter().map(|hop| next_hop_status(queues, hop, now)).collect()
+}
+
+fn next_hop_status<R: Clone>(queues: &Queues<R>, hop: &NextHopView<'_>, now: Timestamp) -> NextHopStatus {
+    let queue_name = |number: queue::QueueNumber| queues.config().queues[usize::from(number.0)].name.to_string();
+    let rate_free_at = hop.rate_free_at.filter(|at| *at > now);
+    NextHopStatus {
+        next_hop: hop.name.to_owned(),
+        destinations: hop.destinations,
+        attempts: hop.attempts,
+        concurrency: hop.concurrency,
+        adopted_by: hop.adopted_by.map(queue_name),
+        failures: hop.failures,
+        dead_until: hop.probe_at.map(Timestamp::to_rfc3339),
+        dead_for_seconds: hop.probe_at.map(|at| at.since(now).as_secs()),
+        rate_free_at: rate_free_at.map(Timestamp::to_rfc3339),
+        rate_free_in_ms: rate_free_at.map(|at| at.since(now).as_millis() as u64),
+        error: hop.error.map(ToString::to_string),
+    }
 }
 
 fn sort_by_recipients<K: Ord>(tallies: impl IntoIterator<Item = (K, RecipientTally)>) -> Vec<(K, RecipientTally)> {
@@ -222,8 +306,8 @@ mod tests {
     use super::super::sample::{self, NOW};
     use super::*;
 
-    fn lines(rows: &[Value]) -> String {
-        rows.iter().map(Value::to_string).collect::<Vec<_>>().join("\n")
+    fn lines(rows: &[impl Serialize]) -> String {
+        rows.iter().map(|row| serde_json::to_string(row).unwrap()).collect::<Vec<_>>().join("\n")
     }
 
     #[test]
@@ -250,7 +334,15 @@ mod tests {
         let mut sample = sample::queues();
         let error = mail::Reply::without_enhanced_code(451, "no route to host");
         sample.queues.finish_contact(NOW, &mut sample.attempt, queue::ContactResult::Failed(error));
-        insta::assert_snapshot!("next_hops", lines(&by_next_hop(&sample.queues, NOW)));
+        let rows = by_next_hop(&sample.queues, NOW);
+        insta::assert_snapshot!("next_hops", lines(&rows));
+        let names = |after, limit| {
+            let rows = next_hops_after(&sample.queues, after, limit, NOW);
+            rows.into_iter().map(|row| row.next_hop).collect::<Vec<_>>()
+        };
+        let all = names(None, 9);
+        assert!(all.is_sorted() && all.len() == rows.len(), "{all:?}");
+        assert_eq!([names(None, 1), names(Some(&*all[0]), 1)].concat(), all[..2]);
     }
 
     #[test]

@@ -134,11 +134,13 @@ mod tests {
         sample.queues.finish_contact(NOW, &mut sample.attempt, queue::ContactResult::Failed(error));
         let queues = &sample.queues;
         let places = || tally(queues.recipient_views(), NOW, |entry| DestinationName::of(queues, entry.destination));
+        let next_hops: Vec<Value> =
+            by_next_hop(queues, NOW).iter().map(|hop| serde_json::to_value(hop).unwrap()).collect();
         let tables = [
             summary(SummaryKey::Destination, &by_destination(places(), NOW), false),
             summary(SummaryKey::Destination, &by_destination(places(), NOW), true),
             summary(SummaryKey::Queue, &by_queue(queue_summaries(queues), places(), NOW), false),
-            summary(SummaryKey::NextHop, &by_next_hop(queues, NOW), false),
+            summary(SummaryKey::NextHop, &next_hops, false),
             summary(SummaryKey::Sender, &[json!({"sender": "", "recipients": 1, "error": null})], false),
         ];
         insta::assert_snapshot!("tables", tables.map(|lines| lines.join("\n")).join("\n\n"));

@@ -4,13 +4,13 @@
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
-use lookup::{LookupAnswer, LookupStats, Table, TableLayer, TracedAnswer};
+use lookup::{BackendDown, LookupAnswer, LookupStats, ReplicaStats, Table, TableLayer, TracedAnswer};
 use mail::Histogram;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use utoipa::ToSchema;
 
 /// The answer of a table for one key, the layer it came from, and the time it took.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LookupReport {
     /// The answer.
     pub answer: ReportedAnswer,
@@ -20,8 +20,8 @@ pub struct LookupReport {
     pub micros: u64,
 }
 
-/// An [`LookupAnswer`].
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// An answer of a table.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum ReportedAnswer {
     /// Its values.
@@ -32,8 +32,8 @@ pub enum ReportedAnswer {
     Unavailable(String),
 }
 
-/// A [`TableLayer`]; ages in milliseconds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// What of a table has answered; ages in milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum ReportedLayer {
     /// A table held in memory.
@@ -82,40 +82,116 @@ impl LookupReport {
     }
 }
 
-/// A row of `table stats`: name and type, and the counters if it has any.
-pub fn stats_row(name: &str, kind: &str, stats: Option<&LookupStats>) -> Value {
-    let Some(stats) = stats else { return json!({ "table": name, "type": kind }) };
-    let replica = stats.replica.as_ref().map(|replica| {
-        json!({
-            "entries": replica.entries,
-            "keys": replica.keys,
-            "complete": replica.complete,
-            "live": replica.live,
-            "age_seconds": replica.age.map(|age| age.as_secs()),
-            "held_back": replica.held_back,
-            "file_octets": replica.file_octets,
-        })
-    });
-    let down = stats.down.as_ref().map(|down| json!({ "seconds": down.since.as_secs(), "error": down.error }));
-    json!({
-        "table": name,
-        "type": kind,
-        "found": stats.found,
-        "not_found": stats.not_found,
-        "unavailable": stats.unavailable,
-        "hits": stats.hits,
-        "stale": stats.stale,
-        "cached": stats.cached,
-        "joined": stats.joined,
-        "waiting": stats.waiting,
-        "requests": stats.requests,
-        "failures": stats.failures,
-        "keys_asked": stats.request_keys.sum,
-        "request_micros_p50_max": quantile(&stats.request_micros, 0.5),
-        "request_micros_p99_max": quantile(&stats.request_micros, 0.99),
-        "down": down,
-        "replica": replica,
-    })
+/// A table, with its counters if it has any.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct TableStatus {
+    /// Its name in the configuration; for a DNS list, its zone.
+    pub table: String,
+    /// Its type in the configuration, or `dnsbl`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Its counters; a table in memory has none.
+    #[serde(flatten)]
+    pub counters: Option<TableCounters>,
+}
+
+/// The counters of a table, since it was opened. A table in memory has none of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct TableCounters {
+    /// Keys that were found.
+    pub found: u64,
+    /// Keys that were not found.
+    pub not_found: u64,
+    /// Keys without an answer.
+    pub unavailable: u64,
+    /// Answers from the cache.
+    pub hits: u64,
+    /// Answers from the cache that had expired, while the backend failed.
+    pub stale: u64,
+    /// Answers in the cache now.
+    pub cached: u64,
+    /// Keys that waited for the answer to the same key.
+    pub joined: u64,
+    /// Keys that wait for an answer now.
+    pub waiting: u64,
+    /// Requests to the backend.
+    pub requests: u64,
+    /// Requests that failed.
+    pub failures: u64,
+    /// Keys in these requests.
+    pub keys_asked: u64,
+    /// An upper bound for the median time of a request, in microseconds.
+    pub request_micros_p50_max: Option<u64>,
+    /// The same for 99 % of the requests.
+    pub request_micros_p99_max: Option<u64>,
+    /// Since when the backend is down, if it is.
+    pub down: Option<BackendOutage>,
+    /// The copy of a directory, if the table has one.
+    pub replica: Option<ReplicaStatus>,
+}
+
+/// A backend that is down.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct BackendOutage {
+    /// For so long.
+    pub seconds: u64,
+    /// The last error.
+    pub error: String,
+}
+
+/// A copy of a directory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ReplicaStatus {
+    /// Entries of the directory.
+    pub entries: u64,
+    /// Keys that have an answer.
+    pub keys: u64,
+    /// Whether it was complete once.
+    pub complete: bool,
+    /// Whether it follows the directory now.
+    pub live: bool,
+    /// Seconds since it was up to date.
+    pub age_seconds: Option<u64>,
+    /// Removals that wait for `mailrace table accept`.
+    pub held_back: Option<u64>,
+    /// Bytes of its file.
+    pub file_octets: u64,
+}
+
+/// The status of a table.
+pub fn table_status(name: &str, kind: &str, stats: Option<&LookupStats>) -> TableStatus {
+    TableStatus { table: name.to_owned(), kind: kind.to_owned(), counters: stats.map(table_counters) }
+}
+
+fn table_counters(stats: &LookupStats) -> TableCounters {
+    let replica = |replica: &ReplicaStats| ReplicaStatus {
+        entries: replica.entries,
+        keys: replica.keys,
+        complete: replica.complete,
+        live: replica.live,
+        age_seconds: replica.age.map(|age| age.as_secs()),
+        held_back: replica.held_back,
+        file_octets: replica.file_octets,
+    };
+    let down = |down: &BackendDown| BackendOutage { seconds: down.since.as_secs(), error: down.error.to_string() };
+    TableCounters {
+        found: stats.found,
+        not_found: stats.not_found,
+        unavailable: stats.unavailable,
+        hits: stats.hits,
+        stale: stats.stale,
+        cached: stats.cached,
+        joined: stats.joined,
+        waiting: stats.waiting,
+        requests: stats.requests,
+        failures: stats.failures,
+        keys_asked: stats.request_keys.sum,
+        request_micros_p50_max: quantile(&stats.request_micros, 0.5),
+        request_micros_p99_max: quantile(&stats.request_micros, 0.99),
+        down: stats.down.as_ref().map(down),
+        replica: stats.replica.as_ref().map(replica),
+    }
 }
 
 /// An upper bound for this share of the values, within a factor of two; None if there are no
@@ -132,8 +208,6 @@ fn quantile(histogram: &Histogram, share: f64) -> Option<u64> {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use lookup::{BackendDown, ReplicaStats};
-
     use super::*;
 
     /// A table with counts of every kind.
@@ -213,7 +287,7 @@ pub(crate) mod tests {
     #[test]
     fn counts_are_an_object_for_each_table() {
         let full = LookupStats { down: down(), replica: Some(replica()), ..stats() };
-        let rows = [stats_row("people", "ldap", Some(&full)), stats_row("aliases", "cdb", None)];
-        insta::assert_snapshot!("table_stats_json", rows.map(|row| row.to_string()).join("\n"));
+        let rows = [table_status("people", "ldap", Some(&full)), table_status("aliases", "cdb", None)];
+        insta::assert_snapshot!("table_stats_json", rows.map(|row| serde_json::to_string(&row).unwrap()).join("\n"));
     }
 }

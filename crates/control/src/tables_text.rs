@@ -126,7 +126,11 @@ mod tests {
     use lookup::{LookupStats, ReplicaStats};
 
     use super::*;
-    use crate::tables::{stats_row, tests};
+    use crate::tables::{table_status, tests};
+
+    fn row(name: &str, kind: &str, stats: Option<&LookupStats>) -> Value {
+        serde_json::to_value(table_status(name, kind, stats)).unwrap()
+    }
 
     #[test]
     fn a_sentence_says_who_answered_and_how_fast() {
@@ -160,12 +164,12 @@ mod tests {
             ReplicaStats { live: false, age: Some(Duration::from_secs(300)), held_back: Some(1_300), ..copy.clone() };
         let young = ReplicaStats { complete: false, live: false, entries: 17, ..copy.clone() };
         let rows = [
-            stats_row("people", "ldap", Some(&with(None, None))),
-            stats_row("lists", "postgres", Some(&with(tests::down(), None))),
-            stats_row("staff", "ldap", Some(&with(None, Some(copy)))),
-            stats_row("guests", "ldap", Some(&with(tests::down(), Some(old)))),
-            stats_row("new", "ldap", Some(&LookupStats { replica: Some(young), ..LookupStats::default() })),
-            stats_row("aliases", "cdb", None),
+            row("people", "ldap", Some(&with(None, None))),
+            row("lists", "postgres", Some(&with(tests::down(), None))),
+            row("staff", "ldap", Some(&with(None, Some(copy)))),
+            row("guests", "ldap", Some(&with(tests::down(), Some(old)))),
+            row("new", "ldap", Some(&LookupStats { replica: Some(young), ..LookupStats::default() })),
+            row("aliases", "cdb", None),
         ];
         insta::assert_snapshot!("table_stats", stats_table(&rows).join("\n"));
     }

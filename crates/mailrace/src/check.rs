@@ -74,7 +74,8 @@ impl fmt::Display for ConfigSummary<'_> {
                 (true, false) => ", login",
                 (false, false) => "",
             };
-            writeln!(f, "  listener   {protocol} on {}{tls}{auth}", listener.address)?;
+            let api = if listener.api { ", the API" } else { "" };
+            writeln!(f, "  listener   {protocol} on {}{tls}{auth}{api}", listener.address)?;
         }
         for certificate in &config.certificates {
             let names = certificate.files.names.join(", ");

@@ -16,6 +16,8 @@ use crate::log_summary;
 use crate::password::Scheme;
 use control::RecipientFilter;
 use control::request::SummaryKey;
+use control::text::{DurationArg, SerdeAsText};
+use control::tokens::Role;
 
 pub use tune_runs::{MeasuredFigure, TuneMeasureArgs, TuneRunArgs, TuneSearchArgs};
 
@@ -27,7 +29,7 @@ stores everything in ./mailrace-data, and accepts mail for any address at localh
 
 Exit codes:
    0  success
-   1  the answer is no: no such key, queue, message or table; the spool is damaged;
+   1  the answer is no: no such key, queue, message, table or token; the spool is damaged;
       a reload requires a restart; `dkim check` finds a record that does not fit;
       `dns --check` finds a difference; `tune check` has findings; `tune apply` or
       `tune revert` refuses; `tune measure` or `tune search` could not decide; an aim of
@@ -161,6 +163,9 @@ pub enum Command {
     /// Show and send what is reported to the owners of other domains
     #[command(subcommand)]
     Reports(ReportsCommand),
+    /// Make, list and revoke tokens for the HTTP API
+    #[command(subcommand)]
+    Token(TokenCommand),
     /// Inject a message from standard input, like `sendmail`
     #[command(after_help = INJECT_HELP)]
     Inject {
@@ -210,6 +215,45 @@ pub enum ReportsCommand {
         #[arg(long)]
         json: bool,
     },
+}
+
+/// Commands for tokens.
+#[derive(Debug, Subcommand)]
+pub enum TokenCommand {
+    /// Make a token, and print it as the last line
+    ///
+    /// It is shown only now: the server keeps a hash of it, in api-tokens.json in its data folder. A
+    /// running server accepts it at once.
+    Create(TokenCreateArgs),
+    /// List the tokens, without their secrets
+    List(TokenListArgs),
+    /// Revoke a token; a running server refuses it at once
+    Revoke {
+        /// Its name or ID
+        name: String,
+    },
+}
+
+/// Options of `token create`.
+#[derive(Args, Debug)]
+pub struct TokenCreateArgs {
+    /// What its owner may do
+    #[arg(long)]
+    pub role: Role,
+    /// What to call it, in the list and in the log; by default its ID
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+    /// How long it is valid: 12h, 30d; by default until it is revoked
+    #[arg(long, value_name = "SPAN")]
+    pub expires: Option<SerdeAsText<DurationArg>>,
+}
+
+/// Options of `token list`.
+#[derive(Args, Debug)]
+pub struct TokenListArgs {
+    /// Print JSON, one object per line
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Commands for DKIM keys.

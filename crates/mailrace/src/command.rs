@@ -11,14 +11,14 @@ use queue::OperatorAction;
 use crate::check::{self, ConfigCheck, ConfigSummary};
 use crate::cli::{
     BenchCommand, Cli, Command, DkimCommand, ImportCommand, LaneArgs, LogCommand, QueueCommand, ReportsCommand,
-    SpoolCommand, TableCommand, TuneCommand,
+    SpoolCommand, TableCommand, TokenCommand, TuneCommand,
 };
 use crate::exit::{self, ExitError};
 use crate::output::{is_output_closed, output};
 use crate::stderr::print_stderr;
 use crate::{
     compare_command, control_client, dkim_command, dns_command, import_command, inject, log_summary, manual, password,
-    report_command, serve, spool_commands, tables, tune_apply, tune_command, tune_runs,
+    report_command, serve, spool_commands, tables, token_command, tune_apply, tune_command, tune_runs,
 };
 use config::{self, Config, LoadedConfig};
 
@@ -83,6 +83,9 @@ fn dispatch(cli: &Cli) -> anyhow::Result<()> {
         Command::Reports(ReportsCommand::Send { domain, json }) => {
             control_client::send_reports(&config::load(config)?.config, domain, *json)
         }
+        Command::Token(TokenCommand::Create(args)) => token_command::create(&config::load(config)?.config, args),
+        Command::Token(TokenCommand::List(args)) => token_command::list(&config::load(config)?.config, args),
+        Command::Token(TokenCommand::Revoke { name }) => token_command::revoke(&config::load(config)?.config, name),
         Command::Man { folder } => Ok(manual::write(folder)?),
         Command::Completions { shell } => Ok(manual::print_completion_script(*shell, &mut output())?),
     }

@@ -14,11 +14,14 @@ use std::path::Path;
 use mail::Address;
 use queue::OperatorAction;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use control::request::{ActionRequest, ControlRequest};
 use control::text::{SerdeAsText, plural};
-use control::{Deliverability, REQUEST_OCTETS_MAX, RecipientFilter, ReloadAnswer, adaptive_text, list, summary_text};
+use control::{
+    Deliverability, REQUEST_OCTETS_MAX, RecipientFilter, ReloadAnswer, adaptive_text, list, load_text, summary_text,
+};
 
 use crate::cli::{ExplainArgs, ExplainTarget, QueueActionArgs, QueueListArgs};
 use crate::exit::{self, ExitError, FormattedError};
@@ -43,11 +46,15 @@ pub fn print_queue(config: &Config, args: &QueueListArgs) -> anyhow::Result<()> 
     if args.count || args.json {
         return print(answer.lines());
     }
-    let rows = answer.lines().map(serde_json::from_str).collect::<Result<Vec<Value>, _>>()?;
     match args.by {
-        Some(by) => print(summary_text::summary(by, &rows, args.ages)),
-        None => print(rows.iter().map(list::entry_line)),
+        Some(by) => print(summary_text::summary(by, &rows::<Value>(&answer)?, args.ages)),
+        None => print(rows(&answer)?.iter().map(list::recipient_line)),
     }
+}
+
+/// The rows of an answer, a line each.
+pub(super) fn rows<T: DeserializeOwned>(answer: &str) -> Result<Vec<T>, serde_json::Error> {
+    answer.lines().map(serde_json::from_str).collect()
 }
 
 /// `mailrace queue hold`, `release`, `retry`, `remove`, `bounce`.
@@ -91,13 +98,14 @@ pub fn print_explanation(config: &Config, args: &ExplainArgs) -> anyhow::Result<
 
 /// `mailrace load`.
 pub fn print_load(config: &Config) -> anyhow::Result<()> {
-    print(request_text(&config.admin.socket, &ControlRequest::Load)?.lines())
+    let status = serde_json::from_str(&request_text(&config.admin.socket, &ControlRequest::Load)?)?;
+    print(load_text::lines(&status))
 }
 
 /// `mailrace status`.
 pub fn print_status(config: &Config, as_json: bool) -> anyhow::Result<()> {
     let adaptive = request_text(&config.admin.socket, &ControlRequest::Adaptive)?;
-    let rows = adaptive.lines().map(serde_json::from_str).collect::<Result<Vec<serde_json::Value>, _>>()?;
+    let rows = rows::<Value>(&adaptive)?;
     let metrics = request_text(&config.admin.socket, &ControlRequest::Status)?;
     match as_json {
         true => print([adaptive_text::status_json(&rows, &metrics).to_string()]),

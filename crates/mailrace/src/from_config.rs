@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use ::sender_auth::SenderAuth;
 use anyhow::Context;
+use control::api::ApiSettings;
 use control::{AddressExplainer, ControlParts, ControlTables};
 use delivery::bounce::{NoticeLimiter, NoticeLimits, NoticeSigner};
 use delivery::remote::RemoteDeliveryConfig;
@@ -480,6 +481,17 @@ pub fn with_counters(
         srs: srs.map(|srs| srs.counters().clone()),
         reports: reports.map(RunningReports::control_parts),
         ..parts
+    }
+}
+
+/// The settings of the API, whose times are those of all HTTP.
+pub fn api_settings(config: &Config) -> ApiSettings {
+    let own_names = [config.hostname.to_ascii_lowercase().into()];
+    ApiSettings {
+        hosts: config.api.hosts.iter().map(|host| host.to_ascii_lowercase().into()).chain(own_names).collect(),
+        connections_max: config.api.connections_max,
+        page_entries_max: config.api.page_entries_max,
+        limits: config.http.limits,
     }
 }
 

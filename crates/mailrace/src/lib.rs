@@ -45,6 +45,7 @@ mod stderr;
 mod sys;
 pub mod tables;
 mod tls_reports;
+pub mod token_command;
 pub mod tune_apply;
 pub mod tune_command;
 pub mod tune_runs;

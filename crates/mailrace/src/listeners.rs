@@ -5,8 +5,10 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use config::{Config, ListenerProtocol, ListenerSettings};
+use control::api::{Api, ApiListener};
 use intake::{CommitNotifier, IntakeContext, ListenerContext};
 use net::{BoundListener, InheritedSockets, ListenerOpener, ListenerSocket, TlsServer};
+use protocol::TlsMode;
 use protocol::smtp::server as smtp;
 
 use crate::from_config;
@@ -43,6 +45,8 @@ pub struct SessionParts<'a> {
     pub intake: &'a Arc<IntakeContext>,
     /// What sessions of retrieval use.
     pub retrieval: &'a RetrievalParts,
+    /// What the listeners of the API share.
+    pub api: &'a Api,
     /// The TLS acceptor, if any listener uses TLS.
     pub acceptor: Option<&'a Arc<TlsServer>>,
     /// For logins; it can be read only after privileges are dropped.
@@ -63,10 +67,22 @@ impl SessionParts<'_> {
             workers: self.commit_notifiers.len(),
         };
         let listener = |(index, (listener, socket)): (usize, (&ListenerSettings, Arc<ListenerSocket>))| {
+            if listener.api {
+                return self.api_listener(config, listener, socket);
+            }
             let bound = retrieval.listener(index, &socket);
             bound.unwrap_or_else(|| self.mail_listener(config, listener, socket))
         };
         config.listeners.iter().zip(sockets).enumerate().map(listener).collect()
+    }
+
+    fn api_listener(&self, config: &Config, listener: &ListenerSettings, socket: Arc<ListenerSocket>) -> BoundListener {
+        let settings = from_config::api_settings(config);
+        let has_implicit_tls = listener.tls == TlsMode::Implicit;
+        let service =
+            ApiListener::new(self.api, settings, self.acceptor.cloned(), has_implicit_tls, listener.proxies.clone());
+        let services = self.commit_notifiers.iter().map(|_| service.clone());
+        BoundListener::new(socket, listener.protocol.name(), services)
     }
 
     fn mail_listener(

@@ -33,6 +33,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
 use config::{self, Config, ConfigSource, LoadedConfig};
+use control::api::Api;
 use control::{
     AdaptiveValue, AddressExplainer, ControlHandler, ControlParts, ControlServer, ReloadAnswer, SharedControlState,
 };
@@ -111,6 +112,8 @@ pub struct RunningServer {
     pub control_server: ControlServer,
     /// What its handlers share.
     pub control_context: SharedControlState,
+    /// What the listeners of the API share.
+    pub api: Api,
     /// The drop folder scanner; None if the server only drains its queue.
     pub drop_scanner: Option<DropFolderScanner>,
     /// The load monitor.
@@ -336,6 +339,7 @@ impl RunningServer {
         let parts = SessionParts {
             intake: &intake,
             retrieval: &retrieval,
+            api: &self.api,
             acceptor: acceptor.as_ref(),
             secret,
             commit_notifiers,

@@ -16,6 +16,8 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
 use config::{self, Config, ConfigSource, LoadedConfig, TableKind, TransportKind};
+use control::api::Api;
+use control::tokens::TokenFile;
 use control::{ControlHandler, ControlParts, ControlServer, ReloadRequest, ReloadSender, SharedControlState};
 use dispatch::{
     self, Dispatcher, DispatcherConfig, DispatcherParts, OutcomeCounters, Queues, SchedulerHandle, SchedulerReceiver,
@@ -166,7 +168,8 @@ fn stop(running: RunningServer, runtime: &Runtime, log: &Log) -> u64 {
         workers,
         flow,
         control_server,
-        control_context: context,
+        control_context,
+        api,
         drop_scanner,
         gauges,
         ..
@@ -183,7 +186,7 @@ fn stop(running: RunningServer, runtime: &Runtime, log: &Log) -> u64 {
         log.event(LogLevel::Warning, "cut off deliveries that took too long to finish", &[]);
     }
     control_server.stop();
-    drop((context, gauges));
+    drop((control_context, api, gauges));
     let left = spool.stats().messages_live;
     close(spool, log);
     left
@@ -295,11 +298,13 @@ fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::R
     let control_parts = ControlParts { chosen, ..control_parts };
     let control_parts = from_config::with_counters(control_parts, sender_auth.as_deref(), &signing, srs.as_deref(), reports.as_ref());
     let control_server = start_control_server(&config.admin.socket, control_parts, &control_context)?;
+    let api = Api::new(control_server.handler(), TokenFile::in_data_dir(&config.data_dir));
     let drop_scanner = (!drain_only).then(|| start_drop_scanner(config, &intake, &signing, &log)).transpose()?;
     let commit_notifiers: Box<[CommitNotifier]> = (0..limits.threads).map(|_| CommitNotifier::default()).collect();
     let parts = SessionParts {
         intake: &intake,
         retrieval: &retrieval,
+        api: &api,
         acceptor: acceptor.as_ref(),
         secret,
         commit_notifiers: &commit_notifiers,
@@ -327,6 +332,7 @@ fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::R
         flow,
         control_server,
         control_context,
+        api,
         drop_scanner,
         gauges,
         certificate_watch: CertificateWatchHandle::new(WatchConfig { acceptor, interval: config.tls.reload_every }),

@@ -6,7 +6,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use anyhow::Context;
-use config::Config;
+use config::{Config, ListenerSettings};
 use control::{AdaptiveValue, AddressExplainer, Bounds};
 use dispatch::{ClassifierRules, DispatcherConfig, NoticeConfig};
 use filter::access::AccessRules;
@@ -191,7 +191,7 @@ pub fn session_limits(config: &Config, limits: ProcessLimits) -> anyhow::Result<
 
 /// The sessions that the configuration allows.
 fn configured_sessions(config: &Config) -> SessionLimits {
-    let has_readers = config.listeners.iter().any(|listener| listener.protocol.is_retrieval());
+    let has_readers = config.listeners.iter().any(ListenerSettings::is_for_readers);
     SessionLimits {
         receiving: config.limits.connections.sessions_max,
         reading: if has_readers { config.limits.reading_sessions_max } else { 0 },

@@ -1,4 +1,4 @@
-//! HTTP/1.1 (RFC 9110 and 9112), as far as needed: GET and HEAD over persistent connections.
+//! HTTP/1.1 (RFC 9110 and 9112), as far as needed: GET, HEAD and POST over persistent connections.
 
 mod chunked;
 pub mod client;
@@ -12,6 +12,8 @@ pub enum Method {
     Get,
     /// Get its header only.
     Head,
+    /// Process the content of the request.
+    Post,
 }
 
 impl Method {
@@ -20,6 +22,7 @@ impl Method {
         match self {
             Method::Get => "GET",
             Method::Head => "HEAD",
+            Method::Post => "POST",
         }
     }
 }

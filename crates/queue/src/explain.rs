@@ -1,6 +1,8 @@
 //! Listings, and the reasons why a destination waits. Read-only views.
 
-use mail::Timestamp;
+use std::ops::Range;
+
+use mail::{QueueId, Timestamp};
 
 use crate::attempt::NextHopId;
 use crate::next_hop_state::NextHopState;
@@ -14,6 +16,29 @@ impl<R: Clone> Queues<R> {
     /// All recipients, in no particular order.
     pub fn recipient_views(&self) -> impl Iterator<Item = RecipientView> + '_ {
         self.all_recipients().map(|(index, progress)| self.recipient_view(index, progress))
+    }
+
+    /// The recipients in these slots, with the slot of each, in their order. A recipient keeps its slot
+    /// as long as it is queued, so whoever reads all slots part by part sees each recipient once that is
+    /// there all the time. What this costs depends on the number of slots; and if any recipient in
+    /// them waits, on the number of all that wait, with a comparison for each.
+    pub fn recipients_in_slots(&self, slots: Range<u32>) -> Vec<(u32, RecipientView)> {
+        self.views_of(self.recipients.used_slots(slots).collect())
+    }
+
+    /// How many slots there are.
+    pub fn slot_count(&self) -> u32 {
+        self.recipients.slot_count()
+    }
+
+    /// The queued recipients of a message.
+    pub fn message_recipients(&self, id: QueueId) -> Vec<RecipientView> {
+        let Some((number, _)) = self.messages.entries().find(|(_, message)| message.id == id) else {
+            return Vec::new();
+        };
+        let of_message = self.recipients.entries().filter(|(_, recipient)| recipient.message == number);
+        let views = self.views_of(of_message.map(|(index, _)| index).collect());
+        views.into_iter().map(|(_, view)| view).collect()
     }
 
     /// All known next hops, including recently used ones.
@@ -102,6 +127,29 @@ impl<R: Clone> Queues<R> {
             RecipientStage::Held => Some((index, RecipientProgress::Held)),
         });
         others.chain(self.waiting.iter().map(|wake| (wake.recipient, RecipientProgress::Waiting(wake.due))))
+    }
+
+    /// The views of these recipients, whose indexes ascend. The heap is only searched if one of them
+    /// waits.
+    fn views_of(&self, indexes: Vec<u32>) -> Vec<(u32, RecipientView)> {
+        let mut due = vec![Timestamp::default(); indexes.len()];
+        let waits = |index: &&u32| self.recipients[**index].stage == RecipientStage::Waiting;
+        if let (Some(_), Some(first), Some(last)) = (indexes.iter().find(waits), indexes.first(), indexes.last()) {
+            let near = self.waiting.iter().filter(|wake| (*first..=*last).contains(&wake.recipient));
+            for wake in near {
+                if let Ok(place) = indexes.binary_search(&wake.recipient) {
+                    due[place] = wake.due;
+                }
+            }
+        }
+        let progress = |index: u32, due: Timestamp| match self.recipients[index].stage {
+            RecipientStage::Waiting => RecipientProgress::Waiting(due),
+            RecipientStage::Ready => RecipientProgress::Ready,
+            RecipientStage::InFlight | RecipientStage::Picked => RecipientProgress::InFlight,
+            RecipientStage::Held => RecipientProgress::Held,
+        };
+        let view = |(index, due): (u32, Timestamp)| (index, self.recipient_view(index, progress(index, due)));
+        indexes.into_iter().zip(due).map(view).collect()
     }
 
     pub(crate) fn recipient_view(&self, index: u32, progress: RecipientProgress) -> RecipientView {

@@ -5,7 +5,7 @@
 //! is removed; freed slots are reused, last freed first, and an emptied slab frees all pages but
 //! one.
 
-use std::ops::{Index, IndexMut};
+use std::ops::{Index, IndexMut, Range};
 
 use crate::intrusive_list::NONE;
 
@@ -153,6 +153,17 @@ impl<T> Slab<T> {
             Slot::Used(value) => Some((index, value)),
             Slot::Free { .. } => None,
         })
+    }
+
+    /// The indexes of the values among these slots.
+    pub(crate) fn used_slots(&self, slots: Range<u32>) -> impl Iterator<Item = u32> {
+        let end = slots.end.min(self.slots.len());
+        (slots.start..end).filter(|index| matches!(self.slots[*index], Slot::Used(_)))
+    }
+
+    /// Used and free slots.
+    pub(crate) fn slot_count(&self) -> u32 {
+        self.slots.len()
     }
 
     /// Bytes allocated.

@@ -35,7 +35,7 @@ use std::time::SystemTime;
 
 use mail::Timestamp;
 use net::{AdmissionRefusal, AdmittedClient, ConnectionHandler};
-use protocol::http::server::{HttpResponse, HttpServerConfig, HttpServerLimits};
+use protocol::http::server::{HttpResponse, HttpServerConfig, HttpServerLimits, NOT_ADMITTED};
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::{RetrievalListener, RetrievalProtocol};
@@ -46,10 +46,6 @@ pub use mailboxes::{MailboxLimits, MailboxSettings, PAGE_MESSAGES_MAX};
 use files::FileStore;
 use mailboxes::MailboxStore;
 use session::HttpSession;
-
-/// What a client gets that is not admitted, before it has sent a request.
-const REFUSAL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nRetry-After: 60\r\n\
-    Connection: close\r\n\r\n";
 
 /// The settings of a listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -130,14 +126,15 @@ impl HttpProtocol {
                 HttpContent::Mailboxes(Arc::new(MailboxStore::new(mailboxes.clone())))
             }
         };
-        let server_config = HttpServerConfig { realm: settings.realm.clone(), limits: settings.limits };
+        let server_config =
+            HttpServerConfig { realm: settings.realm.clone(), limits: settings.limits, ..HttpServerConfig::default() };
         Ok(HttpProtocol { settings: Arc::new(settings), server_config: Arc::new(server_config), content })
     }
 }
 
 impl RetrievalProtocol for HttpProtocol {
     fn refusal_reply(&self, _reason: AdmissionRefusal) -> Vec<u8> {
-        REFUSAL.to_vec()
+        NOT_ADMITTED.to_vec()
     }
 
     fn open(listener: RetrievalListener<Self>, client: AdmittedClient) -> impl ConnectionHandler + Send {

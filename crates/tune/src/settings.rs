@@ -3,7 +3,9 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use config::{Config, MaildirPathTemplate, QueueSettings, TableKind, TransportKind, TransportSettings};
+use config::{
+    Config, ListenerSettings, MaildirPathTemplate, QueueSettings, TableKind, TransportKind, TransportSettings,
+};
 
 /// What the server is configured to do.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -60,7 +62,7 @@ pub struct LdapTable {
 impl ServerSettings {
     /// Takes the numbers out of a configuration.
     pub fn from_config(config: &Config) -> ServerSettings {
-        let has_readers = config.listeners.iter().any(|listener| listener.protocol.is_retrieval());
+        let has_readers = config.listeners.iter().any(ListenerSettings::is_for_readers);
         let http_listeners = config.listeners.iter().filter(|listener| listener.http.is_some()).count();
         let load = &config.load.limits;
         let pressure = [load.cpu_pressure_max, load.io_pressure_max, load.memory_pressure_max];

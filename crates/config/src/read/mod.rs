@@ -112,6 +112,7 @@ fn read_document(mut document: Section<'_, '_>, machine: &str) -> Config {
         spool: storage::spool(&mut document, &data_dir, limits.spill_above, &mut load.limits),
         log: storage::log(&mut document, &data_dir),
         admin: storage::admin(&mut document, &data_dir),
+        api: retrieval::api(&mut document),
         load,
         limits,
         certificates,
@@ -158,6 +159,7 @@ fn listeners(document: &mut Section<'_, '_>, inputs: &ListenerInputs<'_>) -> Vec
             proxies: Networks::default(),
             sendfile: true,
             http: None,
+            api: false,
         }];
     };
     let mut unique = Unique::default();
@@ -171,11 +173,13 @@ fn listener(
 ) -> Option<ListenerSettings> {
     let of_protocol = section.span_of("protocol");
     let protocol = section.take_required_choice("protocol", &PROTOCOL);
-    let serves_mailboxes = retrieval::serves_mailboxes(&mut section, protocol);
+    let api = retrieval::serves_api(&mut section, protocol);
+    let of_api = section.span_of("api");
+    let serves_mailboxes = !api && retrieval::serves_mailboxes(&mut section, protocol);
     let tls = tls::listener(&mut section, protocol, inputs.has_certificate);
     let (auth, require_auth) = auth::listener(&mut section, protocol, serves_mailboxes, tls, inputs.logins);
     let sendfile = retrieval::sendfile(&mut section, protocol);
-    let http = (protocol == Some(ListenerProtocol::Http))
+    let http = (protocol == Some(ListenerProtocol::Http) && !api)
         .then(|| retrieval::http_listener(&mut section, serves_mailboxes, require_auth, sendfile, inputs))
         .flatten();
     let proxies = networks(&mut section, "proxy_from").unwrap_or_default();
@@ -194,10 +198,15 @@ fn listener(
         let label = "expected a [[certificate]], or a loopback address such as 127.0.0.1".to_owned();
         section.report(of_protocol, "protocol", "needs TLS on addresses that other hosts can reach", label);
     }
+    if api && tls == TlsMode::Never && !address.ip().is_loopback() {
+        let label =
+            "expected tls = \"implicit\" and a [[certificate]], or a loopback address such as 127.0.0.1".to_owned();
+        section.report(of_api, "api", "needs TLS on addresses that other hosts can reach", label);
+    }
     if address.port() != 0 {
         unique.insert(&section, "address", &address.to_string(), place);
     }
-    Some(ListenerSettings { protocol: protocol?, address, tls, auth, require_auth, proxies, sendfile, http })
+    Some(ListenerSettings { protocol: protocol?, address, tls, auth, require_auth, proxies, sendfile, http, api })
 }
 
 /// The name of another section.

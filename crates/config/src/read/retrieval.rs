@@ -1,4 +1,4 @@
-//! `[pop3]`, `[http]`, `[proxy]`, and what listeners of these protocols serve.
+//! `[pop3]`, `[http]`, `[api]`, `[proxy]`, and what listeners of these protocols serve.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
@@ -13,8 +13,8 @@ use super::{ListenerInputs, fill_path, unspanned};
 use crate::section::{Keywords, Section};
 use crate::value_kind::{self, ValueKind};
 use crate::{
-    BackendAccountSettings, BackendTlsMode, HttpServerSettings, ListenerProtocol, ListenerSettings, Pop3Settings,
-    ProxySettings,
+    ApiSettings, BackendAccountSettings, BackendTlsMode, HttpServerSettings, ListenerProtocol, ListenerSettings,
+    Pop3Settings, ProxySettings,
 };
 
 const UID_FORMAT: ValueKind<UidFormat> = ValueKind {
@@ -84,6 +84,27 @@ pub(super) fn http(document: &mut Section<'_, '_>) -> HttpServerSettings {
             listing_time: s.take_or("listing_time", &value_kind::DURATION_OR_ZERO, mailboxes.listing_time),
         },
     }
+}
+
+pub(super) fn api(document: &mut Section<'_, '_>) -> ApiSettings {
+    let defaults = ApiSettings::default();
+    let Some(mut s) = document.section("api") else { return defaults };
+    ApiSettings {
+        hosts: s.list("hosts", &value_kind::HOST).map_or(defaults.hosts, unspanned),
+        connections_max: s.take_or("connections", &ValueKind::COUNT, defaults.connections_max),
+        page_entries_max: s.take_or("page", &ValueKind::COUNT, defaults.page_entries_max),
+    }
+}
+
+/// Whether a listener serves the API. It has tokens instead of logins, and nothing else to set.
+pub(super) fn serves_api(section: &mut Section<'_, '_>, protocol: Option<ListenerProtocol>) -> bool {
+    let serves_api = protocol == Some(ListenerProtocol::Http) && section.take_or("api", &value_kind::FLAG, false);
+    if serves_api {
+        for key in ["files", "mailboxes", "index", "listing", "realm", "sendfile", "auth", "require_auth"] {
+            section.reject(key, "expected only without `api`");
+        }
+    }
+    serves_api
 }
 
 /// Whether a listener may use sendfile.

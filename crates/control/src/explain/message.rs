@@ -31,7 +31,7 @@ pub(in super::super) struct MessageState {
 impl MessageState {
     /// Collects the state in one pass.
     pub(in super::super) fn of<R: Clone>(queues: &Queues<R>, id: QueueId, now: Timestamp) -> MessageState {
-        let own_entries = queues.recipient_views().filter(|entry| entry.id == id);
+        let own_entries = queues.message_recipients(id).into_iter();
         let entries: BTreeMap<u32, RecipientView> = own_entries.map(|entry| (entry.ordinal, entry)).collect();
         let destinations: BTreeMap<_, _> =
             entries.values().map(|entry| (entry.destination, DestinationName::of(queues, entry.destination))).collect();

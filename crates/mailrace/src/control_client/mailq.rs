@@ -1,12 +1,11 @@
 //! `mailq`: lists the queue like other mail servers, each message with its recipients below.
 
-use serde_json::Value;
-
 use config::Config;
 use control::RecipientFilter;
+use control::list::QueuedRecipient;
 use control::request::ControlRequest;
 
-use super::{print, request_text};
+use super::{print, request_text, rows};
 
 const HEAD: &str = "-Queue ID-                --Size-- ---Arrival Time----  -Sender/Recipient-------";
 /// The column of recipients.
@@ -19,20 +18,19 @@ const INDENT: usize = 57;
 /// The server does not answer.
 pub fn mailq(config: &Config) -> anyhow::Result<()> {
     let answer = request_text(&config.admin.socket, &ControlRequest::List(RecipientFilter::default()))?;
-    let rows = answer.lines().map(serde_json::from_str).collect::<Result<Vec<Value>, _>>()?;
-    print(lines(&rows))
+    print(lines(&rows(&answer)?))
 }
 
 /// The server lists the recipients of a message together.
-fn lines(rows: &[Value]) -> Vec<String> {
+fn lines(rows: &[QueuedRecipient]) -> Vec<String> {
     if rows.is_empty() {
         return vec!["Mail queue is empty".into()];
     }
     let (mut lines, mut octets, mut messages) = (vec![HEAD.to_owned()], 0, 0);
-    for of_message in rows.chunk_by(|one, next| one["id"] == next["id"]) {
+    for of_message in rows.chunk_by(|one, next| one.id == next.id) {
         let first = &of_message[0];
         messages += 1;
-        octets += first["size"].as_u64().unwrap_or_default();
+        octets += first.size;
         lines.push(message_line(first));
         of_message.iter().for_each(|row| push_recipient(row, &mut lines));
         lines.push(String::new());
@@ -43,40 +41,43 @@ fn lines(rows: &[Value]) -> Vec<String> {
 }
 
 /// As in Postfix, `*` marks messages in delivery and `!` those on hold.
-fn message_line(row: &Value) -> String {
-    let mark = match text(row, "state") {
+fn message_line(row: &QueuedRecipient) -> String {
+    let mark = match &*row.state {
         "in flight" => '*',
         "held" => '!',
         _ => ' ',
     };
-    let (sender, accepted) = (text(row, "sender"), text(row, "accepted"));
-    let sender = if sender.is_empty() { "MAILER-DAEMON" } else { sender };
-    let id = format!("{}{mark}", text(row, "id"));
-    let accepted = accepted.split_once('.').map_or(accepted, |(seconds, _)| seconds);
-    format!("{id:<25} {:>8} {accepted}  {sender}", row["size"].as_u64().unwrap_or_default())
+    let sender = if row.sender.is_empty() { "MAILER-DAEMON" } else { &row.sender };
+    let id = format!("{}{mark}", row.id);
+    let accepted = row.accepted.split_once('.').map_or(&*row.accepted, |(seconds, _)| seconds);
+    format!("{id:<25} {:>8} {accepted}  {sender}", row.size)
 }
 
-fn push_recipient(row: &Value, lines: &mut Vec<String>) {
-    if let Some(error) = row["error"].as_str() {
+fn push_recipient(row: &QueuedRecipient, lines: &mut Vec<String>) {
+    if let Some(error) = &row.error {
         lines.push(format!("({error})"));
     }
-    lines.push(format!("{:INDENT$}{}", "", text(row, "recipient")));
-}
-
-fn text<'a>(row: &'a Value, key: &str) -> &'a str {
-    row[key].as_str().unwrap_or_default()
+    lines.push(format!("{:INDENT$}{}", "", row.recipient));
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
-    fn row(id: &str, sender: &str, recipient: &str, state: &str, error: Option<&str>) -> Value {
-        let accepted = "2026-11-20T17:46:16.123Z";
-        json!({"id": id, "sender": sender, "recipient": recipient, "size": 1500, "accepted": accepted, "state": state,
-               "error": error})
+    fn row(id: &str, sender: &str, recipient: &str, state: &str, error: Option<&str>) -> QueuedRecipient {
+        QueuedRecipient {
+            id: id.to_owned(),
+            sender: sender.to_owned(),
+            recipient: recipient.to_owned(),
+            size: 1500,
+            accepted: "2026-11-20T17:46:16.123Z".to_owned(),
+            attempts: 0,
+            state: state.to_owned(),
+            until: None,
+            destination: "d".to_owned(),
+            queue: "standard".to_owned(),
+            error: error.map(str::to_owned),
+        }
     }
 
     #[test]

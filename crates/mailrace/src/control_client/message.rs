@@ -10,7 +10,7 @@ use control::message_text;
 use control::request::ControlRequest;
 use control::text::SerdeAsText;
 
-use super::{print, request_bytes, request_text};
+use super::{print, request_bytes, request_text, rows};
 use crate::cli::QueueShowArgs;
 use crate::exit::{self, ExitError};
 use crate::output::output;
@@ -33,7 +33,7 @@ pub fn print_message(config: &Config, how: &QueueShowArgs) -> anyhow::Result<()>
         return print_chunks(HeaderChunks::new(chunks));
     }
     let answer = request_text(&config.admin.socket, &ControlRequest::Show { id: SerdeAsText(how.id) })?;
-    let mut rows = answer.lines().map(serde_json::from_str).collect::<Result<Vec<Value>, _>>()?.into_iter();
+    let mut rows = rows::<Value>(&answer)?.into_iter();
     let message = rows.next().unwrap_or_default();
     let header = HeaderChunks::new(chunks).collect::<anyhow::Result<Vec<_>>>()?.concat();
     let header = String::from_utf8_lossy(&header);

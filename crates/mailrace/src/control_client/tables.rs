@@ -11,7 +11,7 @@ use control::request::ControlRequest;
 use control::tables::{LookupReport, ReportedAnswer};
 use control::tables_text;
 
-use super::{ControlClientError, print, request_text, try_request_text};
+use super::{ControlClientError, print, request_text, rows, try_request_text};
 use crate::cli::TableStatsArgs;
 use crate::exit::{self, ExitError};
 use crate::stderr::print_stderr;
@@ -67,7 +67,7 @@ pub fn table_stats(config: &Config, args: &TableStatsArgs) -> anyhow::Result<()>
     if args.json {
         return print(answer.lines());
     }
-    let rows = answer.lines().map(serde_json::from_str).collect::<Result<Vec<Value>, _>>()?;
+    let rows = rows::<Value>(&answer)?;
     print(tables_text::stats_table(&rows))
 }
 

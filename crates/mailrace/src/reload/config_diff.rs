@@ -43,7 +43,7 @@ fn restart_keys(old: &Config, new: &Config) -> [(&'static str, bool); 13] {
 }
 
 /// All other settings. A new field of the configuration does not compile here until it is handled.
-fn reload_keys(old: &Config, new: &Config) -> [(&'static str, bool); 31] {
+fn reload_keys(old: &Config, new: &Config) -> [(&'static str, bool); 32] {
     let Config {
         data_dir: _,
         user: _,
@@ -84,6 +84,7 @@ fn reload_keys(old: &Config, new: &Config) -> [(&'static str, bool); 31] {
         signing,
         srs,
         spool: _,
+        api,
     } = new;
     // Their keys are in [spool].
     let LoadLimits { space_min, inodes_min, .. } = old.load.limits;
@@ -119,6 +120,7 @@ fn reload_keys(old: &Config, new: &Config) -> [(&'static str, bool); 31] {
         ("[bounce]", *bounce != old.bounce),
         ("[signing]", *signing != old.signing),
         ("[srs]", *srs != old.srs),
+        ("[api]", *api != old.api),
         ("[log] subject", log.subject != old.log.subject),
         ("[spool] space_min, inodes_min", (load.limits.space_min, load.limits.inodes_min) != (space_min, inodes_min)),
     ]
@@ -207,6 +209,7 @@ mod tests {
             ("[log]\nsubject = true\n", "[log] subject"),
             ("[signing]\nexpires_after = \"7d\"\n", "[signing]"),
             ("[srs]\nsecret_file = \"/a\"\n", "[srs]"),
+            ("[api]\npage = 10\n", "[api]"),
         ] {
             let told = told("", text);
             assert!(told.contains(&(key, false)), "{text}: {told:?}");

@@ -16,11 +16,13 @@
 //! | Sending | the output to be sent    | Head, with the input that came meanwhile; Closed if not kept. Too slow: Closed |
 //! | Closed  | nothing                  | the end; further input is dropped                                 |
 //!
-//! A body is skipped, since no method uses one. 400, 408, 413, 417, 431, 501 and 505 close the
+//! The content of a request is skipped, and POST answered with 405, unless the driver takes content
+//! ([`HttpServerConfig::takes_content`]). 400, 408, 413, 417, 431, 501 and 505 close the
 //! connection, because what follows may not be a request. Between requests there is no buffer.
 
 mod basic;
 mod conditions;
+mod content;
 mod date;
 mod head;
 mod limits;
@@ -39,13 +41,14 @@ use mail::Timestamp;
 
 pub use super::Method;
 pub use basic::BasicCredentials;
+pub use content::RequestContent;
 pub use date::HttpDate;
 pub use head::FIELDS_MAX;
 pub use limits::HttpServerLimits;
 pub use outbox::HttpOutput;
 pub use ranges::RANGES_MAX;
 pub use resource::{Content, Resource};
-pub use response::{ErrorStatus, HttpResponse};
+pub use response::{Document, ErrorStatus, HttpResponse, NOT_ADMITTED};
 pub use target::encode_path;
 
 use conditions::Conditions;
@@ -62,6 +65,11 @@ const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 pub struct HttpServerConfig {
     /// What clients log in to, as browsers show it.
     pub realm: Box<str>,
+    /// Whether requests have [`RequestContent`], POST is a method, clients log in with bearer tokens
+    /// (RFC 6750), and errors are problem documents (RFC 9457).
+    pub takes_content: bool,
+    /// Further fields of all responses, each with its CRLF.
+    pub response_fields: &'static str,
     /// All limits.
     pub limits: HttpServerLimits,
 }
@@ -69,7 +77,7 @@ pub struct HttpServerConfig {
 /// A request that the driver answers by [`HttpServer::handle_response`].
 #[derive(Clone, PartialEq, Eq)]
 pub struct HttpRequest {
-    /// GET or HEAD, which make no difference to the driver.
+    /// GET and HEAD make no difference to the driver. POST comes only to one that takes content.
     pub method: Method,
     /// Decoded, and in one spelling: it begins with a slash, and has no empty segment, no `.` or
     /// `..`, no NUL and no other control character. It may end with a slash, and may not be UTF-8.
@@ -78,6 +86,8 @@ pub struct HttpRequest {
     pub query: Option<Box<[u8]>>,
     /// The credentials, if they are valid ones of Basic authentication (RFC 7617).
     pub authorization: Option<BasicCredentials>,
+    /// Only and always for a driver that takes content.
+    pub content: Option<Box<RequestContent>>,
 }
 
 impl fmt::Debug for HttpRequest {
@@ -131,6 +141,16 @@ enum State {
     Reply(OwnReply, Exchange),
     Sending,
     Closed,
+}
+
+impl State {
+    /// Where the content of a request goes that waits for the end of its body; None: it is skipped.
+    fn content(&mut self) -> Option<&mut Vec<u8>> {
+        match self {
+            State::Request(request, _) => request.content.as_mut().map(|content| &mut content.octets),
+            _ => None,
+        }
+    }
 }
 
 /// What the response to a request depends on.
@@ -307,7 +327,7 @@ impl HttpServer {
                 },
                 State::Body { decoder, octets_left, next } => {
                     let octets = rest.len();
-                    match decoder.skip(&mut rest, octets_left) {
+                    match decoder.read(&mut rest, octets_left, next.content()) {
                         Ok(true) => self.state = std::mem::replace(&mut **next, State::Closed),
                         Ok(false) => {}
                         Err(status) => self.refuse(status),
@@ -356,8 +376,8 @@ impl HttpServer {
 
     fn begin_request(&mut self, now: Timestamp, bytes: &[u8]) {
         self.requests += 1;
-        let RequestHead { asked, mut persistence, body, awaits_continue, conditions, authorization } =
-            match head::parse(bytes) {
+        let RequestHead { asked, mut persistence, body, awaits_continue, conditions, authorization, content } =
+            match head::parse(bytes, self.config.takes_content) {
                 Ok(head) => head,
                 Err(status) => return self.refuse(status),
             };
@@ -372,7 +392,7 @@ impl HttpServer {
         let exchange = Exchange { method, persistence, conditions };
         let next = match asked {
             Asked::Resource(method, Target { path, query }) => {
-                State::Request(HttpRequest { method, path, query, authorization }, exchange)
+                State::Request(HttpRequest { method, path, query, authorization, content }, exchange)
             }
             Asked::Options => State::Reply(OwnReply::Options, exchange),
             Asked::OtherMethod => State::Reply(OwnReply::Error(ErrorStatus::MethodNotAllowed), exchange),
@@ -408,8 +428,8 @@ impl HttpServer {
         self.is_ending |= exchange.persistence == Persistence::Close;
         let persistence = if self.is_ending { Persistence::Close } else { exchange.persistence };
         self.boundary = self.boundary.wrapping_add(1);
-        let (realm, boundary) = (&*self.config.realm, self.boundary);
-        let writer = ResponseWriter { date, method: exchange.method, persistence, realm, boundary };
+        let (config, boundary) = (&*self.config, self.boundary);
+        let writer = ResponseWriter { date, method: exchange.method, persistence, config, boundary };
         let response = write(&writer);
         let earlier = std::mem::replace(&mut self.outbox, response);
         self.outbox.put_before(earlier);

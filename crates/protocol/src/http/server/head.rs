@@ -11,6 +11,7 @@ use super::super::chunked::{ChunkedDecoder, Piece};
 use super::super::field::{self, HEAD_END};
 use super::basic::{self, BasicCredentials};
 use super::conditions::{self, Conditions};
+use super::content::{self, RequestContent};
 use super::response::{ErrorStatus, Persistence};
 use super::target::{self, Target};
 
@@ -37,6 +38,8 @@ pub(super) struct RequestHead {
     pub(super) awaits_continue: bool,
     pub(super) conditions: Option<Box<Conditions>>,
     pub(super) authorization: Option<BasicCredentials>,
+    /// Only and always for a driver that takes content, which is not read yet.
+    pub(super) content: Option<Box<RequestContent>>,
 }
 
 /// What a client asks for.
@@ -47,7 +50,7 @@ pub(super) enum Asked {
     OtherMethod,
 }
 
-/// Finds the end of the body of a request, which is skipped.
+/// Finds the end of the body of a request.
 #[derive(Debug)]
 pub(super) enum BodyDecoder {
     /// This many octets are left.
@@ -68,8 +71,8 @@ pub(super) fn find_end(input: &[u8], scanned: &mut usize, octets_max: usize) -> 
     }
 }
 
-/// Parses a head, including the empty line that ends it.
-pub(super) fn parse(head: &[u8]) -> Result<RequestHead, ErrorStatus> {
+/// Parses a head, including the empty line that ends it, for a driver that takes content or not.
+pub(super) fn parse(head: &[u8], takes_content: bool) -> Result<RequestHead, ErrorStatus> {
     let head = head.strip_prefix(b"\r\n").unwrap_or(head);
     // httparse accepts a bare LF as a line end.
     if !memchr_iter(b'\n', head).all(|place| place > 0 && head[place - 1] == b'\r') {
@@ -87,7 +90,7 @@ pub(super) fn parse(head: &[u8]) -> Result<RequestHead, ErrorStatus> {
     let (Some(method), Some(target), Some(version)) = (request.method, request.path, request.version) else {
         return Err(ErrorStatus::BadRequest);
     };
-    let mut fields = Fields::default();
+    let mut fields = Fields { content: takes_content.then(Box::default), ..Fields::default() };
     request.headers.iter().try_for_each(|field| fields.add(field))?;
     let is_modern = version == 1;
     if is_modern && !fields.has_host {
@@ -95,12 +98,13 @@ pub(super) fn parse(head: &[u8]) -> Result<RequestHead, ErrorStatus> {
     }
     let body = fields.body(is_modern)?;
     Ok(RequestHead {
-        asked: asked(method, target.as_bytes())?,
+        asked: asked(method, target.as_bytes(), takes_content)?,
         persistence: fields.persistence(is_modern),
         awaits_continue: fields.expects && is_modern && body.is_some(),
         body,
         conditions: fields.conditions,
         authorization: fields.authorization,
+        content: fields.content,
     })
 }
 
@@ -109,10 +113,11 @@ fn names_version(head: &[u8]) -> bool {
     head.split(|octet| *octet == b' ').nth(2).is_some_and(|word| word.starts_with(b"HTTP/"))
 }
 
-fn asked(method: &str, target: &[u8]) -> Result<Asked, ErrorStatus> {
+fn asked(method: &str, target: &[u8], takes_content: bool) -> Result<Asked, ErrorStatus> {
     let method = match method {
         "GET" => Method::Get,
         "HEAD" => Method::Head,
+        "POST" if takes_content => Method::Post,
         "OPTIONS" => return Ok(Asked::Options),
         _ => return Ok(Asked::OtherMethod),
     };
@@ -131,6 +136,7 @@ struct Fields {
     expects: bool,
     conditions: Option<Box<Conditions>>,
     authorization: Option<BasicCredentials>,
+    content: Option<Box<RequestContent>>,
 }
 
 impl Fields {
@@ -164,7 +170,10 @@ impl Fields {
         } else {
             conditions::note(&mut self.conditions, field.name, field.value);
         }
-        Ok(())
+        match &mut self.content {
+            Some(content) => add_to_content(content, field),
+            None => Ok(()),
+        }
     }
 
     fn add_coding(&mut self, value: &[u8]) -> Result<(), ErrorStatus> {
@@ -194,30 +203,58 @@ impl Fields {
     }
 }
 
+/// Notes a field that a driver needs that takes content. A field that must not be repeated, and is, has
+/// no meaning that all programs agree on.
+fn add_to_content(content: &mut RequestContent, field: &httparse::Header<'_>) -> Result<(), ErrorStatus> {
+    let text = || str::from_utf8(field.value).map(|text| Some(text.into())).map_err(|_| ErrorStatus::BadRequest);
+    let is = |name: &str| field.name.eq_ignore_ascii_case(name);
+    if is("host") {
+        content.host = text()?;
+    } else if is("content-type") {
+        if content.content_type.is_some() {
+            return Err(ErrorStatus::BadRequest);
+        }
+        content.content_type = text()?;
+    } else if is("authorization") {
+        if content.bearer_token.is_some() {
+            return Err(ErrorStatus::BadRequest);
+        }
+        content.bearer_token = content::parse_bearer(field.value);
+    }
+    Ok(())
+}
+
 impl BodyDecoder {
-    /// Takes octets of the body from the front of the input, at most `octets_left` and one more;
-    /// returns whether the body has ended.
-    pub(super) fn skip(&mut self, input: &mut &[u8], octets_left: &mut u64) -> Result<bool, ErrorStatus> {
+    /// Takes octets of the body from the front of the input, at most `octets_left` and one more, and
+    /// adds the content to `content`; returns whether the body has ended.
+    pub(super) fn read(
+        &mut self,
+        input: &mut &[u8],
+        octets_left: &mut u64,
+        content: Option<&mut Vec<u8>>,
+    ) -> Result<bool, ErrorStatus> {
         let bound = usize::try_from(octets_left.saturating_add(1)).map_or(input.len(), |bound| bound.min(input.len()));
         let mut rest = &input[..bound];
-        let has_ended = self.take(&mut rest)?;
+        let has_ended = self.take(&mut rest, content)?;
         let taken = bound - rest.len();
         *octets_left = octets_left.checked_sub(taken as u64).ok_or(ErrorStatus::ContentTooLarge)?;
         *input = &input[taken..];
         Ok(has_ended)
     }
 
-    fn take(&mut self, input: &mut &[u8]) -> Result<bool, ErrorStatus> {
+    fn take(&mut self, input: &mut &[u8], mut content: Option<&mut Vec<u8>>) -> Result<bool, ErrorStatus> {
         match self {
             BodyDecoder::Length(octets) => {
                 let taken = (*octets).min(input.len() as u64);
-                *input = &input[taken as usize..];
+                let (body, rest) = input.split_at(taken as usize);
+                content.into_iter().for_each(|content| content.extend_from_slice(body));
+                *input = rest;
                 *octets -= taken;
                 Ok(*octets == 0)
             }
             BodyDecoder::Chunked(decoder) => loop {
                 match decoder.next(input).map_err(|_| ErrorStatus::BadRequest)? {
-                    Some(Piece::Body(_)) => {}
+                    Some(Piece::Body(body)) => content.iter_mut().for_each(|content| content.extend_from_slice(body)),
                     Some(Piece::End) => return Ok(true),
                     None => return Ok(false),
                 }

@@ -6,15 +6,20 @@ use std::io::Write as _;
 use std::sync::Arc;
 
 use super::super::Method;
+use super::HttpServerConfig;
 use super::conditions::{Conditions, Selection};
 use super::date::HttpDate;
 use super::outbox::{Outbox, Part};
 use super::ranges::ByteRange;
 use super::resource::Resource;
 
+/// What a client gets that is not admitted, before it has sent a request.
+pub const NOT_ADMITTED: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nRetry-After: 60\r\n\
+    Connection: close\r\n\r\n";
 /// Octets of a head, for one allocation.
 const HEAD_CAPACITY: usize = 384;
 const HTML: &str = "text/html; charset=utf-8";
+const PROBLEM: &str = "application/problem+json";
 
 /// The answer to a request.
 #[derive(Debug)]
@@ -29,11 +34,26 @@ pub enum HttpResponse {
         /// Further fields, each with its CRLF.
         fields: &'static str,
     },
+    /// Content that is made for this response.
+    Document(Document),
     /// The resource is at another path, encoded by [`encode_path`](super::encode_path), with a query
     /// if the request had one.
     Moved(String),
     /// Refused.
     Error(ErrorStatus),
+}
+
+/// Content of any type, made for one response.
+#[derive(Debug)]
+pub struct Document {
+    /// None: 200.
+    pub error: Option<ErrorStatus>,
+    /// Has no control characters.
+    pub content_type: &'static str,
+    /// The content.
+    pub content: Box<[u8]>,
+    /// Further fields, each with its CRLF.
+    pub fields: &'static str,
 }
 
 /// Why a request is refused.
@@ -47,7 +67,7 @@ pub enum ErrorStatus {
     Forbidden,
     /// There is nothing.
     NotFound,
-    /// The method is neither GET nor HEAD nor OPTIONS.
+    /// The method is none of those that OPTIONS names, or none for this path.
     MethodNotAllowed,
     /// The request did not come in time; the connection is closed.
     RequestTimeout,
@@ -56,8 +76,14 @@ pub enum ErrorStatus {
     /// The body of the request is too large, and the connection is closed; or what the driver would
     /// have to load for the response.
     ContentTooLarge,
+    /// The content is of another type than the driver takes.
+    UnsupportedMediaType,
     /// The expectation is unknown; the connection is closed.
     ExpectationFailed,
+    /// The server does not answer for this host.
+    MisdirectedRequest,
+    /// The content is valid, and cannot be processed.
+    UnprocessableContent,
     /// Too many failed logins.
     TooManyRequests,
     /// The head is too large; the connection is closed.
@@ -85,14 +111,14 @@ pub(super) struct ResponseWriter<'a> {
     pub(super) date: &'a HttpDate,
     pub(super) method: Method,
     pub(super) persistence: Persistence,
-    pub(super) realm: &'a str,
+    pub(super) config: &'a HttpServerConfig,
     /// Separates the parts of a response, and must not be in them.
     pub(super) boundary: u64,
 }
 
 impl ErrorStatus {
-    /// The code and its phrase.
-    fn text(self) -> &'static str {
+    /// The code and its phrase, as in a status line.
+    pub fn text(self) -> &'static str {
         match self {
             ErrorStatus::BadRequest => "400 Bad Request",
             ErrorStatus::Unauthorized => "401 Unauthorized",
@@ -102,7 +128,10 @@ impl ErrorStatus {
             ErrorStatus::RequestTimeout => "408 Request Timeout",
             ErrorStatus::PreconditionFailed => "412 Precondition Failed",
             ErrorStatus::ContentTooLarge => "413 Content Too Large",
+            ErrorStatus::UnsupportedMediaType => "415 Unsupported Media Type",
             ErrorStatus::ExpectationFailed => "417 Expectation Failed",
+            ErrorStatus::MisdirectedRequest => "421 Misdirected Request",
+            ErrorStatus::UnprocessableContent => "422 Unprocessable Content",
             ErrorStatus::TooManyRequests => "429 Too Many Requests",
             ErrorStatus::HeadTooLarge => "431 Request Header Fields Too Large",
             ErrorStatus::NotImplemented => "501 Not Implemented",
@@ -117,10 +146,13 @@ impl ResponseWriter<'_> {
     pub(super) fn write(&self, response: HttpResponse, conditions: Option<&Conditions>) -> Outbox {
         match response {
             HttpResponse::Resource(resource) => self.resource(resource, conditions),
-            HttpResponse::Page { html, fields } => self.page("200 OK", fields, &html),
+            HttpResponse::Page { html, fields } => self.content("200 OK", HTML, fields, &html),
+            HttpResponse::Document(Document { error, content_type, content, fields }) => {
+                self.content(error.map_or("200 OK", ErrorStatus::text), content_type, fields, &content)
+            }
             HttpResponse::Moved(location) => {
                 let location = format!("Location: {location}\r\n");
-                self.page("301 Moved Permanently", &location, &error_page("301 Moved Permanently"))
+                self.content("301 Moved Permanently", HTML, &location, &error_page("301 Moved Permanently"))
             }
             HttpResponse::Error(status) => self.error(status),
         }
@@ -129,20 +161,30 @@ impl ResponseWriter<'_> {
     pub(super) fn error(&self, status: ErrorStatus) -> Outbox {
         let fields = match status {
             ErrorStatus::Unauthorized => {
-                format!("WWW-Authenticate: Basic realm=\"{}\", charset=\"UTF-8\"\r\n", quoted(self.realm))
+                format!("WWW-Authenticate: Basic realm=\"{}\", charset=\"UTF-8\"\r\n", quoted(&self.config.realm))
             }
-            ErrorStatus::MethodNotAllowed => "Allow: GET, HEAD, OPTIONS\r\n".to_owned(),
+            ErrorStatus::MethodNotAllowed => self.allowed_methods().to_owned(),
             ErrorStatus::TooManyRequests | ErrorStatus::Unavailable => "Retry-After: 60\r\n".to_owned(),
             _ => String::new(),
         };
-        self.page(status.text(), &fields, &error_page(status.text()))
+        match self.config.takes_content {
+            true => self.content(status.text(), PROBLEM, &fields, &problem(status.text())),
+            false => self.content(status.text(), HTML, &fields, &error_page(status.text())),
+        }
     }
 
     /// The response to OPTIONS.
     pub(super) fn options(&self) -> Outbox {
         let mut head = self.begin("204 No Content");
-        head.extend_from_slice(b"Allow: GET, HEAD, OPTIONS\r\n");
+        head.extend_from_slice(self.allowed_methods().as_bytes());
         Outbox::with_bytes(self.end(head))
+    }
+
+    fn allowed_methods(&self) -> &'static str {
+        match self.config.takes_content {
+            true => "Allow: GET, HEAD, POST, OPTIONS\r\n",
+            false => "Allow: GET, HEAD, OPTIONS\r\n",
+        }
     }
 
     fn resource(&self, resource: Arc<Resource>, conditions: Option<&Conditions>) -> Outbox {
@@ -167,7 +209,7 @@ impl ResponseWriter<'_> {
             Selection::RangeNotSatisfiable => {
                 let fields = format!("Content-Range: bytes */{}\r\n", resource.octets());
                 let status = "416 Range Not Satisfiable";
-                self.page(status, &fields, &error_page(status))
+                self.content(status, HTML, &fields, &error_page(status))
             }
         }
     }
@@ -201,15 +243,15 @@ impl ResponseWriter<'_> {
         Outbox::with_parts(parts, resource)
     }
 
-    /// A response with a page, which a HEAD request gets only the length of.
-    fn page(&self, status: &str, fields: &str, page: &[u8]) -> Outbox {
+    /// A response with content of its own, which a HEAD request gets only the length of.
+    fn content(&self, status: &str, content_type: &str, fields: &str, content: &[u8]) -> Outbox {
         let mut head = self.begin(status);
-        let length = page.len();
-        let kind = format_args!("Content-Type: {HTML}\r\nX-Content-Type-Options: nosniff\r\n");
+        let length = content.len();
+        let kind = format_args!("Content-Type: {content_type}\r\nX-Content-Type-Options: nosniff\r\n");
         write_text(&mut head, format_args!("Content-Length: {length}\r\n{kind}{fields}"));
         let mut bytes = self.end(head);
-        if self.method == Method::Get {
-            bytes.extend_from_slice(page);
+        if self.method != Method::Head {
+            bytes.extend_from_slice(content);
         }
         Outbox::with_bytes(bytes)
     }
@@ -225,8 +267,9 @@ impl ResponseWriter<'_> {
         head
     }
 
-    /// The Connection field and the end of the head.
+    /// What all responses have, the Connection field, and the end of the head.
     fn end(&self, mut head: Vec<u8>) -> Vec<u8> {
+        head.extend_from_slice(self.config.response_fields.as_bytes());
         head.extend_from_slice(match self.persistence {
             Persistence::Keep => b"\r\n",
             Persistence::KeepExplicitly => b"Connection: keep-alive\r\n\r\n",
@@ -242,6 +285,12 @@ fn content_range(resource: &Resource, part: ByteRange) -> String {
 
 fn error_page(status: &str) -> Vec<u8> {
     format!("<!DOCTYPE html>\n<title>{status}</title>\n<h1>{status}</h1>\n").into_bytes()
+}
+
+/// A problem document without more than the status (RFC 9457 section 4.2.1).
+fn problem(status: &str) -> Vec<u8> {
+    let (code, title) = status.split_once(' ').unwrap_or((status, ""));
+    format!("{{\"type\":\"about:blank\",\"title\":\"{title}\",\"status\":{code}}}\n").into_bytes()
 }
 
 /// The content of a quoted string (RFC 9110 section 5.6.4); control characters are dropped.

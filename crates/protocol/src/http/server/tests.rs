@@ -33,7 +33,7 @@ fn plain_text(content: Content) -> Resource {
 
 impl Driver {
     fn new(limits: HttpServerLimits, sent_max: usize) -> Driver {
-        let config = HttpServerConfig { realm: "the \"realm\"".into(), limits };
+        let config = HttpServerConfig { realm: "the \"realm\"".into(), limits, ..HttpServerConfig::default() };
         let server = HttpServer::new(Arc::new(config), NOW, 6);
         Driver { server, output: Vec::new(), requests: Vec::new(), sent_max }
     }
@@ -466,4 +466,74 @@ fn an_end_of_input_ends_the_connection() {
     assert!(driver.server.wants_close());
     driver.server.handle_input(NOW, b"GET");
     assert_eq!(driver.server.output(), HttpOutput::Bytes(&[]));
+}
+
+/// The requests and the output of an input for a driver that takes content, whole and in pieces.
+fn play_content(input: &str) -> (Vec<HttpRequest>, String) {
+    let play = |size: usize| {
+        let mut driver = Driver::new(HttpServerLimits { body_octets_max: 100, ..HttpServerLimits::default() }, size);
+        let config = HttpServerConfig {
+            takes_content: true,
+            response_fields: "X-Frame-Options: DENY\r\n",
+            ..(*driver.server.config).clone()
+        };
+        driver.server = HttpServer::new(Arc::new(config), NOW, 6);
+        input.as_bytes().chunks(size).for_each(|piece| driver.handle(piece));
+        (driver.requests, String::from_utf8(driver.output).unwrap())
+    };
+    let whole = play(usize::MAX);
+    for size in [1, 3, 64] {
+        assert_eq!(play(size), whole, "{input:?} in pieces of {size}");
+    }
+    whole
+}
+
+#[test]
+fn a_driver_that_takes_content_gets_it_with_its_fields() {
+    let fields = "Authorization: Bearer abc\r\nContent-Type: application/json\r\n";
+    let plain = format!("POST /a?b HTTP/1.1\r\nHost: h:1\r\n{fields}Content-Length: 2\r\n\r\n{{}}");
+    let chunked = format!(
+        "POST /a HTTP/1.1\r\nHost: h\r\n{fields}Transfer-Encoding: chunked\r\n\r\n1\r\n{{\r\n1;x=y\r\n}}\r\n0\r\n\r\n"
+    );
+    let (requests, output) = play_content(&[plain, chunked, get("/", "")].concat());
+    assert_eq!(
+        requests.iter().map(|request| request.method).collect::<Vec<_>>(),
+        [Method::Post, Method::Post, Method::Get]
+    );
+    let contents: Vec<_> = requests.into_iter().map(|request| *request.content.unwrap()).collect();
+    assert_eq!(contents[0].octets, b"{}");
+    assert_eq!(contents[1].octets, b"{}");
+    assert_eq!((contents[0].host.as_deref(), contents[2].host.as_deref()), (Some("h:1"), Some("x")));
+    assert_eq!(contents[0].content_type.as_deref(), Some("application/json"));
+    assert_eq!(contents[0].bearer_token.as_ref().map(|token| token.reveal()), Some("abc"));
+    assert_eq!(contents[2], RequestContent { host: Some("x".into()), ..RequestContent::default() });
+    assert_eq!(output.matches("X-Frame-Options: DENY\r\n").count(), 3, "{output}");
+}
+
+#[test]
+fn errors_of_a_driver_that_takes_content_are_problem_documents() {
+    for (input, status) in [
+        (format!("POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\n{}", "x".repeat(3)), "200 OK"),
+        ("POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 101\r\n\r\n".to_owned(), "413 Content Too Large"),
+        ("PUT / HTTP/1.1\r\nHost: h\r\n\r\n".to_owned(), "405 Method Not Allowed"),
+        (get("/", "Authorization: Bearer a\r\nAuthorization: Bearer b\r\n"), "400 Bad Request"),
+        (get("/", "Content-Type: a\r\nContent-Type: b\r\n"), "400 Bad Request"),
+    ] {
+        let output = play_content(&input).1;
+        assert!(output.starts_with(&format!("HTTP/1.1 {status}\r\n")), "{input:?}: {output}");
+        let is_problem = output.contains("Content-Type: application/problem+json\r\n");
+        assert_eq!(is_problem, status != "200 OK", "{output}");
+    }
+    let (_, output) = play_content("PUT / HTTP/1.1\r\nHost: h\r\n\r\n");
+    assert!(output.contains("Allow: GET, HEAD, POST, OPTIONS\r\n"), "{output}");
+    assert!(
+        output.ends_with("{\"type\":\"about:blank\",\"title\":\"Method Not Allowed\",\"status\":405}\n"),
+        "{output}"
+    );
+}
+
+#[test]
+fn without_content_post_is_no_method() {
+    let output = play("POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\n{}");
+    assert!(output.starts_with("HTTP/1.1 405 Method Not Allowed\r\n") && output.contains("Allow: GET, HEAD, OPTIONS"));
 }

@@ -1,0 +1,227 @@
+//! Answers requests that were let in, from the functions of the control socket. This may wait for the
+//! scheduler, the disk, the directory and the DNS, so it runs on a thread that may.
+
+use mail::{Body, QueueId, Timestamp};
+use protocol::http::server::ErrorStatus;
+use queue::OperatorAction;
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use super::openapi;
+use super::query::{ExplainQuery, KeyQuery, PageQuery, Query};
+use super::routes::{OPENMETRICS, Operation, PLAIN_TEXT};
+use super::types::{
+    ActDone, ActRequest, ActResult, Explanation, ProblemDocument, QueueList, ReloadResult, ServerStatus, TableList,
+};
+use crate::ReloadAnswer;
+use crate::adaptive_text;
+use crate::handler::{ControlError, ControlHandler};
+use crate::metrics;
+use crate::pages::{NextHopPage, PageRequest};
+use crate::request::ActionRequest;
+
+/// Entries of a page, if the client does not say.
+const PAGE_ENTRIES: u32 = 100;
+
+/// A request that was let in.
+pub(super) struct ApiRequest {
+    pub(super) operation: Operation,
+    /// The segments of the path in place of those in braces.
+    pub(super) names: Vec<String>,
+    pub(super) query: Query,
+    /// The content, if the path takes any.
+    pub(super) content: Option<Vec<u8>>,
+    /// Who made it, for the log.
+    pub(super) caller: String,
+    /// The most entries of a page.
+    pub(super) page_entries_max: usize,
+}
+
+/// A successful response.
+#[derive(Debug)]
+pub(super) enum ApiAnswer {
+    Json(Vec<u8>),
+    Text {
+        content_type: &'static str,
+        text: String,
+    },
+    /// The bytes of a message.
+    Content {
+        id: String,
+        body: Body,
+        accepted_at: Timestamp,
+    },
+}
+
+/// A request that failed: a problem document (RFC 9457).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Problem {
+    pub(super) status: ErrorStatus,
+    /// What happened in this case, for the client.
+    pub(super) detail: String,
+}
+
+impl Problem {
+    pub(super) fn new(status: ErrorStatus, detail: impl Into<String>) -> Problem {
+        Problem { status, detail: detail.into() }
+    }
+
+    /// The document.
+    pub(super) fn to_json(&self) -> Vec<u8> {
+        let (code, title) = self.status.text().split_once(' ').unwrap_or_default();
+        let code: u16 = code.parse().unwrap_or_default();
+        let members = ProblemDocument {
+            kind: "about:blank".to_owned(),
+            title: title.to_owned(),
+            status: code,
+            detail: Some(self.detail.clone()),
+        };
+        // Text and numbers can always be written.
+        serde_json::to_vec(&members).unwrap_or_default()
+    }
+}
+
+impl From<ControlError> for Problem {
+    fn from(error: ControlError) -> Problem {
+        let status = match error {
+            ControlError::NotFound(_) => ErrorStatus::NotFound,
+            ControlError::Refused(_) => ErrorStatus::UnprocessableContent,
+            ControlError::InvalidRequest(_) => ErrorStatus::BadRequest,
+            ControlError::Stopping | ControlError::Io(_) => ErrorStatus::Unavailable,
+        };
+        Problem::new(status, error.to_string())
+    }
+}
+
+/// Answers a request.
+pub(super) fn answer(handler: &ControlHandler, request: ApiRequest) -> Result<ApiAnswer, Problem> {
+    let ApiRequest { operation, names, query, content, caller, page_entries_max } = request;
+    let name = names.into_iter().next().unwrap_or_default();
+    let act = |act| apply(handler, &caller, act, content.as_deref().unwrap_or_default());
+    match operation {
+        Operation::Health => Ok(text(PLAIN_TEXT, "ok\n")),
+        Operation::Readiness => match handler.unreadiness() {
+            None => Ok(text(PLAIN_TEXT, "ready\n")),
+            Some(why) => Err(Problem::new(ErrorStatus::Unavailable, why)),
+        },
+        Operation::OpenApi => Ok(ApiAnswer::Json(openapi::DOCUMENT.clone())),
+        Operation::Metrics => Ok(text(OPENMETRICS, metrics::to_openmetrics(&handler.metrics()?))),
+        Operation::Status => status(handler),
+        Operation::Limits => json(&handler.load_status()),
+        Operation::Queues => json(&QueueList { queues: handler.queues()? }),
+        Operation::PauseQueue => done(handler.set_queue_paused(&caller, name, true)),
+        Operation::ResumeQueue => done(handler.set_queue_paused(&caller, name, false)),
+        Operation::NextHops => next_hops(handler, query.read().map_err(bad_request)?, page_entries_max),
+        Operation::Recipients => recipients(handler, query, page_entries_max),
+        Operation::Hold => act(OperatorAction::Hold),
+        Operation::Release => act(OperatorAction::Release),
+        Operation::Retry => act(OperatorAction::Retry),
+        Operation::Remove => act(OperatorAction::Remove),
+        Operation::Bounce => act(OperatorAction::Bounce),
+        Operation::Message => json(&handler.message(queue_id(&name)?)?),
+        Operation::Content => {
+            let (body, accepted_at) = handler.message_body(queue_id(&name)?)?;
+            Ok(ApiAnswer::Content { id: name, body, accepted_at })
+        }
+        Operation::ExplainAddress => explain_address(handler, query.read().map_err(bad_request)?),
+        Operation::ExplainMessage => {
+            let mut lines = Vec::new();
+            handler.explain_message(queue_id(&name)?, &mut lines)?;
+            explanation(&lines)
+        }
+        Operation::Tables => json(&TableList { tables: handler.table_stats(None)? }),
+        Operation::TableLookup => {
+            let KeyQuery { key } = query.read().map_err(bad_request)?;
+            json(&handler.table_get(&name, &key)?)
+        }
+        Operation::AcceptRemovals => done(handler.accept_table_removals(&caller, name)),
+        Operation::Reload => reload(handler.reload(&caller)?),
+    }
+}
+
+fn status(handler: &ControlHandler) -> Result<ApiAnswer, Problem> {
+    let adapts: Vec<Value> = handler.adaptive_values()?;
+    let metrics = adaptive_text::metrics_json(&handler.metrics()?);
+    json(&ServerStatus { version: env!("CARGO_PKG_VERSION"), adapts, metrics })
+}
+
+fn next_hops(handler: &ControlHandler, page: PageQuery, page_entries_max: usize) -> Result<ApiAnswer, Problem> {
+    let limit = page_limit(&page, page_entries_max);
+    let next_hops = handler.next_hops(page.cursor, limit)?;
+    let is_full = next_hops.len() == limit;
+    let next = next_hops.last().filter(|_| is_full).map(|last| last.next_hop.clone());
+    json(&NextHopPage { next_hops, next })
+}
+
+fn recipients(handler: &ControlHandler, mut query: Query, page_entries_max: usize) -> Result<ApiAnswer, Problem> {
+    let page = query.take_page().map_err(bad_request)?;
+    let filter = query.read().map_err(bad_request)?;
+    let from = page.cursor.as_deref().map_or(Ok(0), str::parse);
+    let from = from.map_err(|_| bad_request("cursor: expected `next` of an earlier page"))?;
+    let limit = page_limit(&page, page_entries_max);
+    json(&handler.recipient_page(filter, PageRequest { from, limit })?)
+}
+
+/// At least one entry, so that pages come to an end.
+fn page_limit(page: &PageQuery, page_entries_max: usize) -> usize {
+    let limit = page.limit.as_ref().map_or(PAGE_ENTRIES, |limit| limit.0);
+    (limit.max(1) as usize).min(page_entries_max)
+}
+
+fn apply(handler: &ControlHandler, caller: &str, act: OperatorAction, content: &[u8]) -> Result<ApiAnswer, Problem> {
+    let invalid = |error: serde_json::Error| bad_request(format!("invalid content: {error}"));
+    // Derived code would accept an array too.
+    let members: Map<String, Value> = serde_json::from_slice(content).map_err(invalid)?;
+    let request = serde_json::from_value(Value::Object(members)).map_err(invalid)?;
+    let ActRequest { filter, all, dry_run } = request;
+    if filter.is_empty() != all {
+        let detail = "expected either a filter that is not empty, or \"all\": true";
+        return Err(Problem::new(ErrorStatus::UnprocessableContent, detail));
+    }
+    json(&ActResult { recipients: handler.act(caller, act, ActionRequest { filter, dry_run })? })
+}
+
+fn explain_address(handler: &ControlHandler, query: ExplainQuery) -> Result<ApiAnswer, Problem> {
+    let ExplainQuery { address, sender, client, helo } = query;
+    if helo.is_some() && client.is_none() {
+        return Err(bad_request("helo: expected only with a client"));
+    }
+    let client = client.map(|client| (client, helo.as_deref()));
+    let mut lines = Vec::new();
+    handler.explain_address(&address.0, sender.map(|sender| sender.0), client, &mut lines)?;
+    explanation(&lines)
+}
+
+fn explanation(text: &[u8]) -> Result<ApiAnswer, Problem> {
+    json(&Explanation { lines: String::from_utf8_lossy(text).lines().map(str::to_owned).collect() })
+}
+
+fn reload(answer: ReloadAnswer) -> Result<ApiAnswer, Problem> {
+    let text = answer.text.trim_end().to_owned();
+    match answer.code {
+        0 => json(&ReloadResult { changed: text }),
+        _ => Err(Problem::new(ErrorStatus::UnprocessableContent, text)),
+    }
+}
+
+fn done(result: Result<(), ControlError>) -> Result<ApiAnswer, Problem> {
+    result?;
+    json(&ActDone { done: true })
+}
+
+fn queue_id(text: &str) -> Result<QueueId, Problem> {
+    text.parse().map_err(|_| Problem::new(ErrorStatus::NotFound, format!("{text:?} is no queue ID")))
+}
+
+fn bad_request(detail: impl Into<String>) -> Problem {
+    Problem::new(ErrorStatus::BadRequest, detail)
+}
+
+fn text(content_type: &'static str, text: impl Into<String>) -> ApiAnswer {
+    ApiAnswer::Text { content_type, text: text.into() }
+}
+
+fn json(value: &impl Serialize) -> Result<ApiAnswer, Problem> {
+    let text = serde_json::to_vec(value);
+    Ok(ApiAnswer::Json(text.map_err(|error| Problem::new(ErrorStatus::Unavailable, error.to_string()))?))
+}

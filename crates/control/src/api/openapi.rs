@@ -1,0 +1,207 @@
+//! The OpenAPI document (version 3.1.0), made from the table of paths and from the types of answers.
+
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
+use protocol::http::Method;
+use serde_json::{Map, Value, json};
+use utoipa::ToSchema;
+use utoipa::openapi::RefOr;
+use utoipa::openapi::schema::Schema;
+
+use super::routes::{AnswerType, JsonType, ROUTES, Route};
+use super::types::ProblemDocument;
+use crate::tokens::Role;
+
+/// The document, in JSON.
+pub(super) static DOCUMENT: LazyLock<Vec<u8>> = LazyLock::new(|| document().to_string().into_bytes());
+
+fn document() -> Value {
+    let mut paths: BTreeMap<&str, Map<String, Value>> = BTreeMap::new();
+    for route in ROUTES {
+        paths.entry(route.path).or_default().insert(method_key(route).to_owned(), operation(route));
+    }
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Mailrace",
+            "version": env!("CARGO_PKG_VERSION"),
+            "description": "The HTTP API of a running server. Tokens are made by `mailrace token create`.",
+            "license": { "name": "Apache-2.0", "identifier": "Apache-2.0" },
+        },
+        "servers": [{ "url": "/" }],
+        "paths": paths,
+        "components": {
+            "schemas": schemas(),
+            "securitySchemes": { "token": { "type": "http", "scheme": "bearer" } },
+        },
+    })
+}
+
+fn method_key(route: &Route) -> &'static str {
+    match route.method {
+        Method::Post => "post",
+        Method::Get | Method::Head => "get",
+    }
+}
+
+fn operation(route: &Route) -> Value {
+    let mut members = json!({
+        "operationId": format!("{:?}", route.operation),
+        "summary": route.summary,
+        "parameters": parameters(route),
+        "responses": responses(route),
+        "security": match route.role {
+            Some(_) => json!([{ "token": [] }]),
+            None => json!([]),
+        },
+    });
+    if let Some(role) = route.role {
+        let needs = if role == Role::Operate { "Needs the role operate." } else { "Needs the role read or operate." };
+        members["description"] = needs.into();
+    }
+    if let Some(content) = route.content {
+        let schema = reference(content);
+        members["requestBody"] = json!({ "required": true, "content": { "application/json": { "schema": schema } } });
+    } else if route.method == Method::Post {
+        members["requestBody"] = json!({ "content": { "application/json": { "schema": { "type": "object" } } } });
+    }
+    members
+}
+
+/// The segments of the path that stand for something, and the members of the query's types.
+fn parameters(route: &Route) -> Vec<Value> {
+    let names = route.path.split('/').filter_map(|segment| segment.strip_prefix('{')?.strip_suffix('}'));
+    let in_path = |name| json!({ "name": name, "in": "path", "required": true, "schema": { "type": "string" } });
+    let mut parameters: Vec<Value> = names.map(in_path).collect();
+    for schema in route.query {
+        let schema = schema_json(&schema());
+        let required = schema["required"].as_array().cloned().unwrap_or_default();
+        let members = schema["properties"].as_object().cloned().unwrap_or_default();
+        parameters.extend(members.into_iter().map(|(name, mut schema)| {
+            let description = schema.as_object_mut().and_then(|schema| schema.remove("description"));
+            let is_required = required.contains(&Value::from(name.as_str()));
+            json!({
+                "name": name,
+                "in": "query",
+                "required": is_required,
+                "description": description.unwrap_or_else(|| "".into()),
+                "schema": without_null(schema),
+            })
+        }));
+    }
+    parameters
+}
+
+/// A parameter that may be missing is never null.
+fn without_null(mut schema: Value) -> Value {
+    if let Some(types) = schema["type"].as_array_mut() {
+        types.retain(|kind| kind != "null");
+        if let [only] = &types[..] {
+            schema["type"] = only.clone();
+        }
+    }
+    schema
+}
+
+fn responses(route: &Route) -> Value {
+    let content = match route.answer {
+        AnswerType::Json(answer) => json!({ "application/json": { "schema": reference(answer) } }),
+        AnswerType::AnyJson => json!({ "application/json": { "schema": { "type": "object" } } }),
+        AnswerType::Text(content_type) => json!({ content_type: { "schema": { "type": "string" } } }),
+        AnswerType::Message => json!({ "message/rfc822": {} }),
+    };
+    let problem = json!({ "application/problem+json": { "schema": reference(PROBLEM) } });
+    json!({
+        "200": { "description": "Success", "content": content },
+        "default": { "description": "A problem (RFC 9457)", "content": problem },
+    })
+}
+
+const PROBLEM: JsonType =
+    JsonType { name: ProblemDocument::name, schema: schema_of::<ProblemDocument>, add_parts: ProblemDocument::schemas };
+
+fn schema_of<T: ToSchema>() -> RefOr<Schema> {
+    T::schema()
+}
+
+fn reference(of: JsonType) -> Value {
+    json!({ "$ref": format!("#/components/schemas/{}", (of.name)()) })
+}
+
+/// The types of contents and answers, and those that they refer to.
+fn schemas() -> BTreeMap<String, Value> {
+    let answers = ROUTES.iter().filter_map(|route| match route.answer {
+        AnswerType::Json(answer) => Some(answer),
+        AnswerType::AnyJson | AnswerType::Text(_) | AnswerType::Message => None,
+    });
+    let mut found = Vec::new();
+    for of in answers.chain(ROUTES.iter().filter_map(|route| route.content)).chain([PROBLEM]) {
+        found.push(((of.name)().into_owned(), (of.schema)()));
+        (of.add_parts)(&mut found);
+    }
+    found.into_iter().map(|(name, schema)| (name, schema_json(&schema))).collect()
+}
+
+/// Without the values that members have in place of missing ones: clients must not send them.
+fn schema_json(schema: &RefOr<Schema>) -> Value {
+    // A schema can always be written.
+    let mut schema = serde_json::to_value(schema).unwrap_or_default();
+    remove_defaults(&mut schema);
+    schema
+}
+
+fn remove_defaults(schema: &mut Value) {
+    match schema {
+        Value::Object(members) => {
+            members.remove("default");
+            members.values_mut().for_each(remove_defaults);
+        }
+        Value::Array(elements) => elements.iter_mut().for_each(remove_defaults),
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// All references in a value.
+    fn references<'a>(value: &'a Value, found: &mut Vec<&'a str>) {
+        match value {
+            Value::Object(members) => {
+                found.extend(members.get("$ref").and_then(Value::as_str));
+                members.values().for_each(|member| references(member, found));
+            }
+            Value::Array(elements) => elements.iter().for_each(|element| references(element, found)),
+            _ => {}
+        }
+    }
+
+    #[test]
+    fn every_reference_of_the_document_leads_somewhere() {
+        let document: Value = serde_json::from_slice(&DOCUMENT).unwrap();
+        let mut found = Vec::new();
+        references(&document, &mut found);
+        assert!(found.len() > 30, "{found:?}");
+        for reference in found {
+            let pointer = reference.strip_prefix('#').unwrap();
+            assert!(document.pointer(pointer).is_some(), "{reference}");
+        }
+    }
+
+    #[test]
+    fn every_type_and_parameter_is_described() {
+        let document: Value = serde_json::from_slice(&DOCUMENT).unwrap();
+        let text = |value: &Value| serde_json::to_string_pretty(value).unwrap();
+        insta::assert_snapshot!("openapi_schemas", text(&document["components"]["schemas"]));
+        insta::assert_snapshot!("openapi_recipients", text(&document["paths"]["/api/v1/recipients"]));
+        let mut operations = std::collections::BTreeSet::new();
+        for path in document["paths"].as_object().unwrap().values() {
+            for operation in path.as_object().unwrap().values() {
+                assert!(operations.insert(operation["operationId"].as_str().unwrap()), "{operation}");
+            }
+        }
+        assert_eq!(operations.len(), ROUTES.len());
+    }
+}

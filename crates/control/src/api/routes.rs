@@ -1,0 +1,279 @@
+//! The paths of the API: what each does, who may, and what it takes and gives. Requests are dispatched
+//! by this table, and the OpenAPI document is made from it.
+
+use protocol::http::Method;
+use utoipa::openapi::RefOr;
+use utoipa::openapi::schema::Schema;
+use utoipa::{PartialSchema, ToSchema};
+
+use super::query::{ExplainQuery, KeyQuery, PageQuery};
+use super::types::{ActDone, ActRequest, ActResult, Explanation, QueueList, ReloadResult, ServerStatus, TableList};
+use crate::RecipientFilter;
+use crate::load::LoadStatus;
+use crate::message::MessageDetails;
+use crate::pages::{NextHopPage, RecipientPage};
+use crate::tables::LookupReport;
+use crate::tokens::Role;
+
+/// What a request does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Operation {
+    Health,
+    Readiness,
+    OpenApi,
+    Metrics,
+    Status,
+    Limits,
+    Queues,
+    PauseQueue,
+    ResumeQueue,
+    NextHops,
+    Recipients,
+    Hold,
+    Release,
+    Retry,
+    Remove,
+    Bounce,
+    Message,
+    Content,
+    ExplainAddress,
+    ExplainMessage,
+    Tables,
+    TableLookup,
+    AcceptRemovals,
+    Reload,
+}
+
+/// A type in JSON, for the document.
+#[derive(Clone, Copy)]
+pub(super) struct JsonType {
+    pub(super) name: fn() -> std::borrow::Cow<'static, str>,
+    pub(super) schema: fn() -> RefOr<Schema>,
+    /// Adds the types that it refers to.
+    pub(super) add_parts: fn(&mut Vec<(String, RefOr<Schema>)>),
+}
+
+/// What a successful response has.
+#[derive(Clone, Copy)]
+pub(super) enum AnswerType {
+    Json(JsonType),
+    /// JSON without a type of ours.
+    AnyJson,
+    /// Text of this type.
+    Text(&'static str),
+    /// A message, of which ranges can be asked for.
+    Message,
+}
+
+/// A path with a method.
+pub(super) struct Route {
+    pub(super) method: Method,
+    /// A segment in braces stands for any.
+    pub(super) path: &'static str,
+    pub(super) operation: Operation,
+    /// What it takes; None: no token is needed.
+    pub(super) role: Option<Role>,
+    pub(super) summary: &'static str,
+    /// The types whose members are the parameters of the query.
+    pub(super) query: &'static [fn() -> RefOr<Schema>],
+    /// The content that it takes.
+    pub(super) content: Option<JsonType>,
+    pub(super) answer: AnswerType,
+}
+
+const fn json<T: ToSchema>() -> JsonType {
+    JsonType { name: T::name, schema: T::schema, add_parts: T::schemas }
+}
+
+const fn get(path: &'static str, operation: Operation, answer: AnswerType, summary: &'static str) -> Route {
+    let (role, query, content): (_, &[fn() -> RefOr<Schema>], _) = (Some(Role::Read), &[], None);
+    Route { method: Method::Get, path, operation, role, summary, query, content, answer }
+}
+
+const fn post(path: &'static str, operation: Operation, answer: JsonType, summary: &'static str) -> Route {
+    let answer = AnswerType::Json(answer);
+    Route { method: Method::Post, role: Some(Role::Operate), ..get(path, operation, answer, summary) }
+}
+
+/// An action on the recipients that a filter selects.
+const fn act(path: &'static str, operation: Operation, summary: &'static str) -> Route {
+    Route { content: Some(json::<ActRequest>()), ..post(path, operation, json::<ActResult>(), summary) }
+}
+
+/// The type of [`Operation::Metrics`].
+pub(super) const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// The type of other text.
+pub(super) const PLAIN_TEXT: &str = "text/plain; charset=utf-8";
+
+const PLAIN: AnswerType = AnswerType::Text(PLAIN_TEXT);
+
+/// All paths.
+pub(super) const ROUTES: &[Route] = &[
+    Route { role: None, ..get("/healthz", Operation::Health, PLAIN, "Whether the process runs") },
+    Route {
+        role: None,
+        ..get("/readyz", Operation::Readiness, PLAIN, "Whether the server takes mail; 503 with the reason if not")
+    },
+    get("/metrics", Operation::Metrics, AnswerType::Text(OPENMETRICS), "All metrics, in the OpenMetrics text format"),
+    Route { role: None, ..get("/api/v1/openapi.json", Operation::OpenApi, AnswerType::AnyJson, "This document") },
+    get(
+        "/api/v1/status",
+        Operation::Status,
+        AnswerType::Json(json::<ServerStatus>()),
+        "The values that the server adapts itself, and all metrics",
+    ),
+    get(
+        "/api/v1/limits",
+        Operation::Limits,
+        AnswerType::Json(json::<LoadStatus>()),
+        "The load of the machine, and the limits in force",
+    ),
+    get("/api/v1/queues", Operation::Queues, AnswerType::Json(json::<QueueList>()), "All queues"),
+    post(
+        "/api/v1/queues/{queue}/pause",
+        Operation::PauseQueue,
+        json::<ActDone>(),
+        "Stop deliveries from a queue until it is resumed or the server restarts",
+    ),
+    post("/api/v1/queues/{queue}/resume", Operation::ResumeQueue, json::<ActDone>(), "Resume a paused queue"),
+    Route {
+        query: &[PageQuery::schema],
+        ..get(
+            "/api/v1/next-hops",
+            Operation::NextHops,
+            AnswerType::Json(json::<NextHopPage>()),
+            "Known next hops, by name",
+        )
+    },
+    Route {
+        query: &[PageQuery::schema, RecipientFilter::schema],
+        ..get(
+            "/api/v1/recipients",
+            Operation::Recipients,
+            AnswerType::Json(json::<RecipientPage>()),
+            "Queued recipients that pass all filters, in no particular order",
+        )
+    },
+    act("/api/v1/recipients/hold", Operation::Hold, "Hold recipients until they are released"),
+    act("/api/v1/recipients/release", Operation::Release, "Release held recipients; they are due now"),
+    act("/api/v1/recipients/retry", Operation::Retry, "Retry waiting recipients now"),
+    act("/api/v1/recipients/remove", Operation::Remove, "Remove recipients without a bounce"),
+    act("/api/v1/recipients/bounce", Operation::Bounce, "Bounce recipients to their senders"),
+    get(
+        "/api/v1/messages/{id}",
+        Operation::Message,
+        AnswerType::Json(json::<MessageDetails>()),
+        "A message: its envelope, its recipients, and what they wait for",
+    ),
+    Route {
+        role: Some(Role::Operate),
+        ..get("/api/v1/messages/{id}/content", Operation::Content, AnswerType::Message, "A message, byte for byte")
+    },
+    get(
+        "/api/v1/messages/{id}/explanation",
+        Operation::ExplainMessage,
+        AnswerType::Json(json::<Explanation>()),
+        "What a message waits for, in sentences",
+    ),
+    Route {
+        query: &[ExplainQuery::schema],
+        ..get(
+            "/api/v1/explanation",
+            Operation::ExplainAddress,
+            AnswerType::Json(json::<Explanation>()),
+            "How mail for an address would be routed, in sentences",
+        )
+    },
+    get("/api/v1/tables", Operation::Tables, AnswerType::Json(json::<TableList>()), "All tables, with their counters"),
+    Route {
+        query: &[KeyQuery::schema],
+        ..get(
+            "/api/v1/tables/{table}/lookup",
+            Operation::TableLookup,
+            AnswerType::Json(json::<LookupReport>()),
+            "The answer of a table for a key",
+        )
+    },
+    post(
+        "/api/v1/tables/{table}/accept-removals",
+        Operation::AcceptRemovals,
+        json::<ActDone>(),
+        "Let the copy of a directory apply the removals that it held back",
+    ),
+    post(
+        "/api/v1/reload",
+        Operation::Reload,
+        json::<ReloadResult>(),
+        "Read the configuration again; 422 with the reasons if it is refused",
+    ),
+];
+
+/// Why there is no route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NoRoute {
+    /// No route has the path.
+    Path,
+    /// The path has another method.
+    Method,
+}
+
+/// The route of a request, and the segments of the path that stand for something.
+pub(super) fn find(method: Method, path: &[u8]) -> Result<(&'static Route, Vec<String>), NoRoute> {
+    let path = str::from_utf8(path).map_err(|_| NoRoute::Path)?;
+    let method = if method == Method::Head { Method::Get } else { method };
+    let mut found = ROUTES.iter().filter_map(|route| Some((route, segments(route.path, path)?))).peekable();
+    if found.peek().is_none() {
+        return Err(NoRoute::Path);
+    }
+    found.find(|(route, _)| route.method == method).ok_or(NoRoute::Method)
+}
+
+/// The segments in place of those in braces; None if the path is another one.
+fn segments(pattern: &str, path: &str) -> Option<Vec<String>> {
+    let (mut given, mut values) = (path.split('/'), Vec::new());
+    for expected in pattern.split('/') {
+        let segment = given.next()?;
+        if expected.starts_with('{') {
+            values.push(segment.to_owned());
+        } else if expected != segment {
+            return None;
+        }
+    }
+    (given.next().is_none() && values.iter().all(|value| !value.is_empty())).then_some(values)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_and_a_method_have_one_route() {
+        let operation =
+            |method, path: &str| find(method, path.as_bytes()).map(|(route, names)| (route.operation, names));
+        assert_eq!(operation(Method::Get, "/healthz"), Ok((Operation::Health, vec![])));
+        assert_eq!(operation(Method::Head, "/metrics"), Ok((Operation::Metrics, vec![])));
+        let named = (Operation::PauseQueue, vec!["a b".to_owned()]);
+        assert_eq!(operation(Method::Post, "/api/v1/queues/a b/pause"), Ok(named));
+        assert_eq!(operation(Method::Get, "/api/v1/queues/a/pause"), Err(NoRoute::Method));
+        assert_eq!(operation(Method::Post, "/healthz"), Err(NoRoute::Method));
+        for path in ["/", "/healthz/", "/api/v1/queues/", "/api/v1/messages//content", "/api/v1/queues/a/b/pause", "/x"]
+        {
+            assert_eq!(operation(Method::Get, path), Err(NoRoute::Path), "{path}");
+        }
+        assert_eq!(find(Method::Get, b"/\xff").err(), Some(NoRoute::Path));
+        for (place, route) in ROUTES.iter().enumerate() {
+            let (found, _) = find(route.method, route.path.as_bytes()).ok().unwrap();
+            assert_eq!(found.operation, route.operation, "route {place}");
+        }
+    }
+
+    #[test]
+    fn only_an_operator_can_change_anything_or_read_mail() {
+        for route in ROUTES {
+            let is_act = route.method == Method::Post || route.operation == Operation::Content;
+            assert_eq!(route.role == Some(Role::Operate), is_act, "{}", route.path);
+            let is_open = [Operation::Health, Operation::Readiness, Operation::OpenApi].contains(&route.operation);
+            assert_eq!(route.role.is_none(), is_open, "{}", route.path);
+        }
+    }
+}

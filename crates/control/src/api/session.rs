@@ -1,0 +1,265 @@
+//! The session of one client: decides who may make a request, and has it answered on another thread.
+
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::io;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use mail::{Body, MailEvent, Timestamp};
+use net::{AdmittedClient, ConnectionHandler, FileRange, OutputPiece};
+use protocol::http::Method;
+use protocol::http::server::{
+    Content, Document, ErrorStatus, HttpDate, HttpOutput, HttpRequest, HttpResponse, HttpServer, RequestContent,
+    Resource,
+};
+
+use super::ApiListener;
+use super::answer::{self, ApiAnswer, ApiRequest, Problem};
+use super::query::Query;
+use super::routes::{self, NoRoute, Route};
+use crate::handler::ControlHandler;
+use crate::tokens::{Role, TokenChecker, TokenRefusal};
+
+const JSON: &str = "application/json";
+const PROBLEM: &str = "application/problem+json";
+
+/// A session.
+pub(super) struct ApiSession {
+    listener: ApiListener,
+    client: AdmittedClient,
+    server: HttpServer,
+    /// The message that is being sent.
+    body: Option<Body>,
+}
+
+/// A response, and the message that it sends.
+type Response = (HttpResponse, Option<Body>);
+
+impl ApiSession {
+    pub(super) fn new(listener: ApiListener, client: AdmittedClient) -> ApiSession {
+        let now = net::steady_now();
+        // Hashes have random keys.
+        let seed = RandomState::new().hash_one(now);
+        let server = HttpServer::new(listener.server_config.clone(), now, seed);
+        ApiSession { listener, client, server, body: None }
+    }
+
+    /// Answers a request on a thread that may wait.
+    async fn respond(&self, request: HttpRequest) -> Response {
+        let ApiListener { api, settings, .. } = &self.listener;
+        let handler = api.handler.current();
+        let checks = RequestChecks {
+            handler: handler.clone(),
+            tokens: api.tokens.clone(),
+            client: self.client.address,
+            answers_for_host: settings
+                .answers_for(request.content.as_ref().and_then(|content| content.host.as_deref())),
+            page_entries_max: settings.page_entries_max,
+        };
+        // Neither fails before the server stops.
+        let Ok(_permit) = api.requests.acquire().await else { return unavailable() };
+        let answered = tokio::task::spawn_blocking(move || {
+            let admitted = checks.admit(request)?;
+            answer::answer(&handler, admitted)
+        });
+        match answered.await {
+            Ok(Ok(answer)) => response(answer),
+            Ok(Err(problem)) => (problem_response(&problem), None),
+            Err(_) => unavailable(),
+        }
+    }
+}
+
+/// What decides whether a request is let in.
+struct RequestChecks {
+    handler: Arc<ControlHandler>,
+    tokens: Arc<TokenChecker>,
+    client: IpAddr,
+    /// Whether the server has the name by which it was called.
+    answers_for_host: bool,
+    page_entries_max: usize,
+}
+
+impl RequestChecks {
+    /// The request, if it may be made.
+    fn admit(&self, request: HttpRequest) -> Result<ApiRequest, Problem> {
+        let HttpRequest { method, path, query, content, .. } = request;
+        let content = content.map(|content| *content).unwrap_or_default();
+        if !self.answers_for_host {
+            let detail = "the server has no such name; see `hosts` in [api] of its configuration";
+            return Err(Problem::new(ErrorStatus::MisdirectedRequest, detail));
+        }
+        let (route, names) = routes::find(method, &path).map_err(|none| match none {
+            NoRoute::Path => Problem::new(ErrorStatus::NotFound, "no such path; see /api/v1/openapi.json"),
+            NoRoute::Method => Problem::new(ErrorStatus::MethodNotAllowed, "this path has another method"),
+        })?;
+        let caller = self.check_token(route, &content)?;
+        if method == Method::Post {
+            check_content_type(&content)?;
+        }
+        let query = Query::parse(query.as_deref().unwrap_or_default());
+        let bad_query = |detail| Problem::new(ErrorStatus::BadRequest, detail);
+        let query = query.map_err(bad_query)?;
+        if route.query.is_empty() {
+            query.expect_empty().map_err(bad_query)?;
+        }
+        let operation = route.operation;
+        let content = route.content.is_some().then_some(content.octets);
+        Ok(ApiRequest { operation, names, query, content, caller, page_entries_max: self.page_entries_max })
+    }
+
+    /// Who makes the request, for the log, if they may.
+    fn check_token(&self, route: &Route, content: &RequestContent) -> Result<String, Problem> {
+        let Some(role) = route.role else { return Ok(String::new()) };
+        let Some(token) = &content.bearer_token else {
+            return Err(Problem::new(ErrorStatus::Unauthorized, "this path needs a token"));
+        };
+        let (steady, now) = (Duration::from_millis(net::steady_now().0), SystemTime::now().into());
+        let owner = self.tokens.check(token.reveal(), self.client, steady, now);
+        let owner = owner.map_err(|refusal| self.refuse(refusal))?;
+        if owner.role < role {
+            let detail = format!("this path needs a token with the role {}", Role::Operate.name());
+            return Err(Problem::new(ErrorStatus::Forbidden, detail));
+        }
+        Ok(format!("token {} from {}", owner.name, self.client))
+    }
+
+    /// Logs a token that is not accepted.
+    fn refuse(&self, refusal: TokenRefusal) -> Problem {
+        let intake = &self.handler.parts.intake;
+        let (user, result, problem) = match refusal {
+            TokenRefusal::Wrong { id } => {
+                let detail = "the token is wrong, has expired, or was revoked";
+                (id, "refused", Problem::new(ErrorStatus::Unauthorized, detail))
+            }
+            TokenRefusal::Throttled => {
+                let detail = "too many wrong tokens from this client";
+                (String::new(), "throttled", Problem::new(ErrorStatus::TooManyRequests, detail))
+            }
+            TokenRefusal::Unavailable(error) => {
+                intake.operator_log.log_line(format_args!("cannot read the tokens of the API: {error}"));
+                let detail = "the tokens cannot be read; see the log of the server";
+                (String::new(), "unavailable", Problem::new(ErrorStatus::Unavailable, detail))
+            }
+        };
+        let (client, helo, user) = (Some(self.client), "".into(), user.into());
+        intake.event_log.write(MailEvent::Login { client, helo, user, mechanism: "TOKEN", result });
+        problem
+    }
+}
+
+/// A page of another site can only send other types without the permission of this one.
+fn check_content_type(content: &RequestContent) -> Result<(), Problem> {
+    let content_type = content.content_type.as_deref().unwrap_or_default();
+    let essence = content_type.split(';').next().unwrap_or_default().trim();
+    match essence.eq_ignore_ascii_case(JSON) {
+        true => Ok(()),
+        false => Err(Problem::new(ErrorStatus::UnsupportedMediaType, "expected Content-Type: application/json")),
+    }
+}
+
+fn response(answer: ApiAnswer) -> Response {
+    let document = |content_type, content: Vec<u8>| {
+        let content = content.into();
+        (HttpResponse::Document(Document { error: None, content_type, content, fields: "" }), None)
+    };
+    match answer {
+        ApiAnswer::Json(json) => document(JSON, json),
+        ApiAnswer::Text { content_type, text } => document(content_type, text.into_bytes()),
+        ApiAnswer::Content { id, body, accepted_at } => {
+            let resource = Resource::new(Content::File { octets: body.len() }, &id, accepted_at, "message/rfc822");
+            let disposition = format!("attachment; filename=\"{id}.eml\"");
+            let resource = resource.with_field("Content-Disposition", &disposition);
+            (HttpResponse::Resource(Arc::new(resource)), Some(body))
+        }
+    }
+}
+
+fn problem_response(problem: &Problem) -> HttpResponse {
+    let fields = match problem.status {
+        ErrorStatus::Unauthorized => "WWW-Authenticate: Bearer realm=\"mailrace\"\r\n",
+        ErrorStatus::TooManyRequests | ErrorStatus::Unavailable => "Retry-After: 60\r\n",
+        // Each path has either GET, with HEAD, or POST.
+        ErrorStatus::MethodNotAllowed => "Allow: GET, HEAD, POST, OPTIONS\r\n",
+        _ => "",
+    };
+    let content = problem.to_json().into();
+    HttpResponse::Document(Document { error: Some(problem.status), content_type: PROBLEM, content, fields })
+}
+
+fn unavailable() -> Response {
+    (problem_response(&Problem::new(ErrorStatus::Unavailable, "the server is stopping")), None)
+}
+
+fn date() -> HttpDate {
+    HttpDate::new(SystemTime::now().into())
+}
+
+impl ConnectionHandler for ApiSession {
+    fn handle_input(&mut self, now: Timestamp, input: &[u8]) {
+        self.server.handle_input(now, input);
+    }
+
+    fn handle_disconnect(&mut self, _now: Timestamp) {
+        self.server.handle_disconnect();
+    }
+
+    fn handle_timeout(&mut self, now: Timestamp) {
+        self.server.handle_timeout(now);
+    }
+
+    fn handle_stop(&mut self, _now: Timestamp) {
+        self.server.handle_stop();
+    }
+
+    async fn work(&mut self) {
+        while self.server.has_work() {
+            let Some(request) = self.server.poll_request(net::steady_now(), &date()) else { return };
+            // Boxed: a session reserves room for it all the time.
+            let (response, body) = Box::pin(self.respond(request)).await;
+            self.body = body;
+            self.server.handle_response(net::steady_now(), &date(), response);
+        }
+    }
+
+    fn output(&self) -> OutputPiece<'_> {
+        match (self.server.output(), self.body.as_ref().and_then(Body::file_range)) {
+            (HttpOutput::Bytes(bytes), _) => OutputPiece::Bytes(bytes),
+            (HttpOutput::Pair(first, second), _) => OutputPiece::Pair(first, second),
+            (HttpOutput::Head(bytes), _) => OutputPiece::Head(bytes),
+            // Copied: once the last byte is on its way, the message can be finished and overwritten.
+            (HttpOutput::File { offset, octets }, Some((file, start))) => {
+                OutputPiece::FileCopy(FileRange { file, offset: start + offset, octets })
+            }
+            // The disk of a running server has files.
+            (HttpOutput::File { .. }, None) => OutputPiece::Bytes(&[]),
+        }
+    }
+
+    fn handle_sent(&mut self, count: usize) {
+        self.server.handle_sent(net::steady_now(), count);
+        if !self.server.is_sending() {
+            self.body = None;
+        }
+    }
+
+    fn handle_file_failed(&mut self, error: &io::Error) {
+        let handler = self.listener.api.handler.current();
+        let line = format_args!("cannot send a message by the API to {}: {error}", self.client.address);
+        handler.parts.intake.operator_log.log_line(line);
+    }
+
+    fn has_work(&self) -> bool {
+        self.server.has_work()
+    }
+
+    fn deadline(&self) -> Option<Timestamp> {
+        self.server.deadline()
+    }
+
+    fn wants_close(&self) -> bool {
+        self.server.wants_close()
+    }
+}

@@ -1,0 +1,96 @@
+//! What the API takes and gives, where the command line has no type for it. The OpenAPI document has
+//! their schemas and their comments.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::ToSchema;
+
+use crate::RecipientFilter;
+use crate::request::filter_object;
+use crate::summary::QueueStatus;
+use crate::tables::TableStatus;
+
+/// The server's state.
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+pub(super) struct ServerStatus {
+    /// The version of the server.
+    pub(super) version: &'static str,
+    /// The values that the server adapts itself: their names, bounds, values, and why they are so.
+    #[schema(value_type = Vec<Object>)]
+    pub(super) adapts: Vec<Value>,
+    /// Each sample of the metrics, by its name and labels.
+    #[schema(value_type = std::collections::BTreeMap<String, f64>)]
+    pub(super) metrics: Value,
+}
+
+/// All queues.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub(super) struct QueueList {
+    /// In the order of the configuration.
+    pub(super) queues: Vec<QueueStatus>,
+}
+
+/// All tables.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub(super) struct TableList {
+    /// In the order of the configuration, and then the DNS lists.
+    pub(super) tables: Vec<TableStatus>,
+}
+
+/// An explanation for people.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub(super) struct Explanation {
+    /// As `mailrace explain` prints them.
+    pub(super) lines: Vec<String>,
+}
+
+/// The recipients of an action.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ActRequest {
+    /// All conditions must hold.
+    #[serde(default, deserialize_with = "filter_object")]
+    pub(super) filter: RecipientFilter,
+    /// All recipients: instead of a filter, which must not be empty otherwise.
+    #[serde(default)]
+    pub(super) all: bool,
+    /// Only count them.
+    #[serde(default)]
+    pub(super) dry_run: bool,
+}
+
+/// The result of an action on recipients.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub(super) struct ActResult {
+    /// How many were selected. The action itself follows at once; recipients in an attempt are left out.
+    pub(super) recipients: usize,
+}
+
+/// The result of any other action.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub(super) struct ActDone {
+    /// Always true.
+    pub(super) done: bool,
+}
+
+/// The result of a reload.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub(super) struct ReloadResult {
+    /// What has changed.
+    pub(super) changed: String,
+}
+
+/// An error (RFC 9457).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub(super) struct ProblemDocument {
+    /// Always `about:blank`: the status says what kind of problem it is.
+    #[serde(rename = "type")]
+    pub(super) kind: String,
+    /// The phrase of the status.
+    pub(super) title: String,
+    /// The status.
+    pub(super) status: u16,
+    /// What happened in this case.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) detail: Option<String>,
+}

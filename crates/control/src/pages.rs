@@ -1,0 +1,35 @@
+//! Long lists in pages: what a client asks for, and what it gets. Where a page begins is a text that
+//! means nothing to clients.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::list::QueuedRecipient;
+use crate::summary::NextHopStatus;
+
+/// The page of recipients that is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PageRequest {
+    /// The slot that it begins with.
+    pub(crate) from: u32,
+    /// The most recipients on it.
+    pub(crate) limit: usize,
+}
+
+/// A page of recipients, in no particular order.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub(crate) struct RecipientPage {
+    /// The recipients. A page can be short, or empty, before the last one.
+    pub recipients: Vec<QueuedRecipient>,
+    /// The cursor of the next page; null: this is the last one.
+    pub next: Option<String>,
+}
+
+/// A page of next hops, by name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub(crate) struct NextHopPage {
+    /// The next hops.
+    pub next_hops: Vec<NextHopStatus>,
+    /// The cursor of the next page; null: this is the last one.
+    pub next: Option<String>,
+}
