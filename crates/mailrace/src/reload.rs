@@ -330,7 +330,8 @@ impl RunningServer {
         let rules = access_rules.clone();
         let parts = from_config::control_parts(config, explainer, intake.clone(), &retrieval, rules, &tables, &lists);
         let parts = ControlParts { chosen, ..parts };
-        let parts = from_config::with_counters(parts, sender_auth.as_deref(), &signing, srs.as_deref(), self.reports.as_ref());
+        let parts =
+            from_config::with_counters(parts, sender_auth.as_deref(), &signing, srs.as_deref(), self.reports.as_ref());
         self.control_server.set_handler(ControlHandler::new(parts, context));
         if let Some(scanner) = &self.drop_scanner {
             scanner.reconfigure(server_parts::drop_folder_config(config, &intake, &signing, &self.log, drop_runtime));

@@ -278,7 +278,13 @@ impl SendingThread {
     /// The mailboxes that an address resolves to, as RCPT would resolve it.
     async fn resolved(&self, destination: ReportDestination) -> Result<Destination, Delay> {
         // Nobody is notified if it fails (RFC 3461 section 6.1).
-        let recipient = |address, original| Recipient { address, original, notify: DsnNotify::NEVER, orcpt: None };
+        let recipient = |address, original| Recipient {
+            address,
+            original,
+            notify: DsnNotify::NEVER,
+            orcpt: None,
+            is_forwarded: false,
+        };
         Ok(match self.context.directory.resolve(&destination.address).await {
             AddressResolution::Local(finals) => {
                 let recipients = finals.into_iter().map(|found| recipient(found.address, found.original)).collect();
@@ -286,7 +292,11 @@ impl SendingThread {
             }
             AddressResolution::Remote(address) => Destination::Wanted(destination, vec![recipient(address, None)]),
             AddressResolution::Unavailable(why) => return Err(Delay::Directory(why)),
-            AddressResolution::Unknown | AddressResolution::TooDeep | AddressResolution::TooMany => {
+            AddressResolution::Unknown
+            | AddressResolution::TooDeep
+            | AddressResolution::TooMany
+            | AddressResolution::Returned(_)
+            | AddressResolution::NotReturned(_) => {
                 Destination::Unwanted(Some(destination.address), ReportFate::NoDestination)
             }
         })
