@@ -33,9 +33,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
 use config::{self, Config, ConfigSource, LoadedConfig};
-use control::{
-    AdaptiveValue, AddressExplainer, ControlHandler, ControlParts, ControlServer, ReloadAnswer, SharedControlState,
-};
+use control::{AdaptiveValue, AddressExplainer, ControlHandler, ControlServer, ReloadAnswer, SharedControlState};
 use dispatch::{Dispatcher, DispatcherDifference};
 use filter::access::AccessRules;
 use intake::drop_folder::DropFolderScanner;
@@ -316,8 +314,8 @@ impl RunningServer {
         let context = self.control_context.clone();
         let rules = access_rules.clone();
         let parts = from_config::control_parts(config, explainer, intake.clone(), &retrieval, rules, &tables, &lists);
-        let parts = ControlParts { chosen, ..parts };
-        let parts = from_config::with_counters(parts, sender_auth.as_deref(), &signing, self.reports.as_ref());
+        let reports = self.reports.as_ref();
+        let parts = from_config::with_counters(parts, chosen, sender_auth.as_deref(), &signing, reports);
         self.control_server.set_handler(ControlHandler::new(parts, context));
         if let Some(scanner) = &self.drop_scanner {
             scanner.reconfigure(server_parts::drop_folder_config(config, &intake, &signing, &self.log, drop_runtime));
