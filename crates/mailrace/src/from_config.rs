@@ -18,7 +18,7 @@ use std::time::Duration;
 use ::sender_auth::SenderAuth;
 use anyhow::Context;
 use control::api::ApiSettings;
-use control::{AddressExplainer, ControlParts, ControlTables};
+use control::{AdaptiveValue, AddressExplainer, ControlParts, ControlTables};
 use delivery::bounce::{NoticeLimiter, NoticeLimits, NoticeSigner};
 use delivery::remote::RemoteDeliveryConfig;
 use filter::access::AccessRules;
@@ -467,15 +467,18 @@ pub fn control_parts(
     }
 }
 
-/// Adds the counters that the metrics show, and the sender of reports.
+/// Adds what was chosen in place of the configuration, the counters that the metrics show, and the sender of
+/// reports.
 pub fn with_counters(
     parts: ControlParts,
+    chosen: Vec<AdaptiveValue>,
     sender_auth: Option<&SenderAuth>,
     signing: &SigningParts,
     srs: Option<&SrsRewriter>,
     reports: Option<&RunningReports>,
 ) -> ControlParts {
     ControlParts {
+        chosen,
         sender_auth: sender_auth.map(|check| check.state.counters.clone()),
         signatures: signing.counters_if_signing(),
         srs: srs.map(|srs| srs.counters().clone()),

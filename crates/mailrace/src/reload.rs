@@ -34,9 +34,7 @@ use std::time::{Duration, SystemTime};
 use anyhow::Context;
 use config::{self, Config, ConfigSource, LoadedConfig};
 use control::api::Api;
-use control::{
-    AdaptiveValue, AddressExplainer, ControlHandler, ControlParts, ControlServer, ReloadAnswer, SharedControlState,
-};
+use control::{AdaptiveValue, AddressExplainer, ControlHandler, ControlServer, ReloadAnswer, SharedControlState};
 use dispatch::{Dispatcher, DispatcherDifference};
 use filter::access::AccessRules;
 use intake::drop_folder::DropFolderScanner;
@@ -329,9 +327,8 @@ impl RunningServer {
         let context = self.control_context.clone();
         let rules = access_rules.clone();
         let parts = from_config::control_parts(config, explainer, intake.clone(), &retrieval, rules, &tables, &lists);
-        let parts = ControlParts { chosen, ..parts };
-        let parts =
-            from_config::with_counters(parts, sender_auth.as_deref(), &signing, srs.as_deref(), self.reports.as_ref());
+        let (rewriter, reports) = (srs.as_deref(), self.reports.as_ref());
+        let parts = from_config::with_counters(parts, chosen, sender_auth.as_deref(), &signing, rewriter, reports);
         self.control_server.set_handler(ControlHandler::new(parts, context));
         if let Some(scanner) = &self.drop_scanner {
             scanner.reconfigure(server_parts::drop_folder_config(config, &intake, &signing, &self.log, drop_runtime));

@@ -295,10 +295,9 @@ fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::R
     let control_parts =
         from_config::control_parts(config, explainer, intake.clone(), &retrieval, rules, &tables, lists);
     let reports = collector.map(|collector| start_reports(config, collector, &intake, &signing, &log)).transpose()?;
-    let control_parts = ControlParts { chosen, ..control_parts };
-    let control_parts =
-        from_config::with_counters(control_parts, sender_auth.as_deref(), &signing, srs.as_deref(), reports.as_ref());
-    let control_server = start_control_server(&config.admin.socket, control_parts, &control_context)?;
+    let (counted, rewriter) = (sender_auth.as_deref(), srs.as_deref());
+    let parts = from_config::with_counters(control_parts, chosen, counted, &signing, rewriter, reports.as_ref());
+    let control_server = start_control_server(&config.admin.socket, parts, &control_context)?;
     let api = Api::new(control_server.handler(), TokenFile::in_data_dir(&config.data_dir));
     let drop_scanner = (!drain_only).then(|| start_drop_scanner(config, &intake, &signing, &log)).transpose()?;
     let commit_notifiers: Box<[CommitNotifier]> = (0..limits.threads).map(|_| CommitNotifier::default()).collect();
