@@ -15,9 +15,8 @@
 //! | DATA | memory for the body | 452 4.3.1 |
 //! | end of data | the spool | 452 4.3.1, 451 4.3.0, 552 5.3.4, 421 4.3.2 |
 //!
-//! Where access rules are named, policy services and milters are asked too, at RCPT after everything else
-//! and at the end of data when the message is complete; so are policy services and milters at DATA. They
-//! may answer with replies of their own, 4xx and 5xx.
+//! Policy services and milters are asked after the access rules of each stage, at RCPT after everything
+//! else, and at DATA and the end of data. They may choose any reply, 4xx or 5xx.
 //!
 //! Mail of local programs, in the [`drop_folder`], takes the same steps from RCPT on, as far as they
 //! do not depend on a client: the module `transaction` has them for both.
