@@ -163,7 +163,7 @@ pub struct SessionInfo<'a> {
     pub local_address: Option<IpAddr>,
     /// None in clear text.
     pub security: Option<TlsInfo>,
-    /// The protocol as in Received (RFC 3848): `ESMTPS`. Empty before HELO.
+    /// The protocol as in Received (RFC 3848): `ESMTPS`. Empty before HELO, `SMTP` for HELO.
     pub protocol: &'static str,
     /// The mechanism by which the client has logged in.
     pub login_mechanism: Option<&'static str>,

@@ -16,6 +16,9 @@
 //! | DATA | memory for the body | 452 4.3.1 |
 //! | end of data | the spool | 452 4.3.1, 451 4.3.0, 552 5.3.4, 421 4.3.2 |
 //!
+//! Policy services and milters are asked after the access rules of each stage, at RCPT after everything
+//! else, and at DATA and the end of data. They may choose any reply, 4xx or 5xx.
+//!
 //! Mail of local programs, in the [`drop_folder`], takes the same steps from RCPT on, as far as they
 //! do not depend on a client: the module `transaction` has them for both.
 //!

@@ -33,7 +33,7 @@ pub(super) fn request(service: &PolicyService, session: &SessionInfo<'_>, questi
     let recipient = session.recipient.map_or("", Address::as_str);
     let attributes: [(&str, &str); 23] = [
         ("protocol_state", protocol_state(question.stage, session)),
-        ("protocol_name", if session.protocol.starts_with('E') { "ESMTP" } else { "SMTP" }),
+        ("protocol_name", if is_extended(session) { "ESMTP" } else { "SMTP" }),
         ("client_address", &text(session.client)),
         ("client_name", question.client_name),
         ("client_port", ""),
@@ -64,10 +64,15 @@ pub(super) fn request(service: &PolicyService, session: &SessionInfo<'_>, questi
     request.into_wire()
 }
 
+/// Whether the greeting was not HELO; there is none at connect.
+fn is_extended(session: &SessionInfo<'_>) -> bool {
+    !session.protocol.is_empty() && session.protocol != "SMTP"
+}
+
 fn protocol_state(stage: Stage, session: &SessionInfo<'_>) -> &'static str {
     match stage {
         Stage::Connect => "CONNECT",
-        Stage::Helo if session.protocol.starts_with('E') => "EHLO",
+        Stage::Helo if is_extended(session) => "EHLO",
         Stage::Helo => "HELO",
         Stage::Mail => "MAIL",
         Stage::Rcpt => "RCPT",

@@ -34,6 +34,7 @@ impl AnswerReader {
         let end = self.received.windows(2).position(|pair| pair == b"\n\n");
         match end {
             _ if self.received.first() == Some(&b'\n') => Err(PolicyViolation::NoAction),
+            Some(end) if end + 2 > ANSWER_OCTETS_MAX => Err(PolicyViolation::TooLong),
             Some(end) if end + 2 < self.received.len() => Err(PolicyViolation::Unsolicited),
             Some(end) => parse(&self.received[..end]).map(Some),
             None if self.received.len() > ANSWER_OCTETS_MAX => Err(PolicyViolation::TooLong),

@@ -436,10 +436,14 @@ impl SmtpSession {
     }
 
     /// The protocol name of the open transaction for Received lines (RFC 3848, RFC 6531 section
-    /// 4.3), from the greeting, with `S` for TLS and `A` for a login.
+    /// 4.3), from the greeting, also one that is being checked, with `S` for TLS and `A` for a login.
     pub fn protocol_name(&self) -> &'static str {
         let utf8 = self.transaction.as_ref().is_some_and(|t| t.smtputf8);
-        let names = match (self.config.flavor, self.greeting) {
+        let greeting = match &self.state {
+            State::AwaitingAnswer(PendingQuestion::Hello { greeting, .. }) => Some(*greeting),
+            _ => self.greeting,
+        };
+        let names = match (self.config.flavor, greeting) {
             (MailProtocol::Lmtp, _) if utf8 => ["UTF8LMTP", "UTF8LMTPA", "UTF8LMTPS", "UTF8LMTPSA"],
             (MailProtocol::Lmtp, _) => ["LMTP", "LMTPA", "LMTPS", "LMTPSA"],
             (MailProtocol::Smtp, _) if utf8 => ["UTF8SMTP", "UTF8SMTPA", "UTF8SMTPS", "UTF8SMTPSA"],
