@@ -86,11 +86,6 @@ impl WaitHeap {
         self.heap.iter()
     }
 
-    /// Bytes allocated.
-    pub(crate) fn bytes(&self) -> usize {
-        self.heap.bytes()
-    }
-
     fn sift_up(&mut self, mut place: u32) {
         let wake = self.heap[place];
         while place > 0 {
