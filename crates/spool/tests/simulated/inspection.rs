@@ -10,7 +10,8 @@ const DELIVERED: [(u32, RecipientState); 1] = [(0, RecipientState::Delivered)];
 
 /// The damage in all segments.
 fn damage(disk: &sim::Disk) -> Vec<String> {
-    inspect(disk, true).unwrap().segments.into_iter().flat_map(|segment| segment.damage).collect()
+    let inspection = inspect(disk, true).expect("the disk has no faults");
+    inspection.segments.into_iter().flat_map(|segment| segment.damage).collect()
 }
 
 #[test]
