@@ -206,21 +206,6 @@ impl<R> Destinations<R> {
         self.numbers[usize::from(place.queue.0)].remove(&place.name);
         place.hop
     }
-
-    /// Bytes allocated: the tree as [`tree_bytes`] estimates it, names with their two reference
-    /// counts.
-    pub(crate) fn bytes(&self) -> usize {
-        let names: usize = self.states.iter().map(|place| place.name.len() + 2 * size_of::<usize>()).sum();
-        let tree = tree_bytes::<Arc<str>, DestinationId>(self.states.len());
-        self.states.bytes() + tree + names + self.idle.bytes() + self.unrouted.capacity() * size_of::<DestinationId>()
-    }
-}
-
-/// An upper bound of the bytes in a `BTreeMap` of `len` entries: nodes have room for 11 entries and
-/// hold at least 5, and at most one node in eleven is an inner one with twelve more pointers.
-pub(crate) fn tree_bytes<K, V>(len: usize) -> usize {
-    let leaf = 11 * size_of::<(K, V)>() + 2 * size_of::<usize>();
-    (leaf + 12 * size_of::<usize>() / 5) * len.div_ceil(5)
 }
 
 #[cfg(test)]

@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use mail::Reply;
 
-use crate::destinations::tree_bytes;
 use crate::pages::Slab;
 
 /// The maximum number of different texts.
@@ -80,12 +79,6 @@ impl ErrorTable {
             ErrorNumber::OTHER => Some(Arc::clone(&self.overflow_text)),
             ErrorNumber(index) => Some(Arc::clone(&self.texts[u32::from(index)].text)),
         }
-    }
-
-    /// Bytes allocated; the tree and the texts are estimated from above.
-    pub(crate) fn bytes(&self) -> usize {
-        let texts: usize = self.texts.iter().map(|text| text.text.len() + 2 * size_of::<usize>()).sum();
-        self.texts.bytes() + texts + tree_bytes::<Arc<str>, ErrorNumber>(self.numbers.len())
     }
 }
 

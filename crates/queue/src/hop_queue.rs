@@ -164,11 +164,6 @@ impl HopQueues {
         lane.singles_in_a_row = if is_single && bulk_waits { lane.singles_in_a_row + 1 } else { 0 };
     }
 
-    /// Bytes allocated.
-    pub(crate) fn bytes(&self) -> usize {
-        self.hop_queues.bytes() + self.schedules.capacity() * size_of::<QueueSchedule>()
-    }
-
     fn schedule(&self, queue: QueueNumber) -> &QueueSchedule {
         &self.schedules[usize::from(queue.0)]
     }

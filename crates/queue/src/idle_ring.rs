@@ -54,11 +54,6 @@ impl IdleRing {
         }
         !in_use && is_old
     }
-
-    /// Bytes allocated.
-    pub(crate) fn bytes(&self) -> usize {
-        self.ring.capacity() * size_of::<u32>()
-    }
 }
 
 #[cfg(test)]

@@ -183,6 +183,9 @@ mod tests {
         assert_eq!((interrupted.messages.len(), interrupted.count()), (MESSAGES_MAX, 1000));
         interrupted.add(NOW, blamed(1), &probe);
         assert_eq!(interrupted.count(), 1000);
+        // One that comes again and again takes no place of another one.
+        let again = [1, 2].into_iter().chain([1; MESSAGES_MAX]);
+        assert_eq!(delays(again.chain([3, 4, 3]), &probe).1.count(), 4);
     }
 
     #[test]

@@ -317,13 +317,6 @@ impl<R: Clone> Queues<R> {
         self.unrecorded
     }
 
-    /// Bytes of memory allocated. Trees are estimated from above; the caller's routes are not
-    /// counted.
-    pub fn allocated_bytes(&self) -> usize {
-        let records = self.messages.bytes() + self.recipients.bytes() + self.waiting.bytes() + self.errors.bytes();
-        records + self.destinations.bytes() + self.hops.bytes() + self.ready.bytes()
-    }
-
     fn queue(&self, queue: QueueNumber) -> &QueueConfig {
         &self.config.queues[usize::from(queue.0)]
     }

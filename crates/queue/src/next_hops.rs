@@ -11,7 +11,6 @@ use std::time::Duration;
 use mail::Timestamp;
 
 use crate::NextHopLimits;
-use crate::destinations::tree_bytes;
 use crate::idle_ring::IdleRing;
 use crate::next_hop_state::{HomeQueue, NextHopState};
 use crate::pages::Slab;
@@ -106,17 +105,6 @@ impl NextHops {
         let hop = self.hops.remove(index);
         self.numbers.remove(&hop.name);
         Some(hop.home_queues)
-    }
-
-    /// Bytes allocated; the trees and names are estimated from above, error texts are not counted.
-    pub(crate) fn bytes(&self) -> usize {
-        let own = |hop: &NextHopState| {
-            hop.name.len() + 2 * size_of::<usize>() + hop.home_queues.capacity() * size_of::<HomeQueue>()
-        };
-        let names: usize = self.hops.iter().map(own).sum();
-        let trees =
-            tree_bytes::<Arc<str>, u32>(self.numbers.len()) + tree_bytes::<(Timestamp, u32), ()>(self.alarms.len());
-        self.hops.bytes() + names + trees + self.idle.bytes()
     }
 }
 

@@ -16,7 +16,7 @@
 use std::collections::BTreeMap;
 
 use crate::QueueNumber;
-use crate::destinations::{DestinationId, tree_bytes};
+use crate::destinations::DestinationId;
 use crate::hop_queue::HopQueues;
 use crate::intrusive_list::{IntrusiveList, NONE};
 use crate::pages::{Pages, Slab};
@@ -214,16 +214,6 @@ impl ReadyQueues {
                 self.remove_empty(sender_queue);
             }
         }
-    }
-
-    /// Bytes allocated.
-    pub(crate) fn bytes(&self) -> usize {
-        let names = tree_bytes::<(DestinationId, MessageClass, u64), u32>(self.sender_queue_ids.len());
-        self.hop_queues.bytes()
-            + self.domain_queues.bytes()
-            + self.sender_queues.bytes()
-            + names
-            + self.classifier.bytes()
     }
 
     fn front_sender_queue(&self, hop_queue: u32) -> (u32, u32) {

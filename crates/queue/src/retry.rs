@@ -154,6 +154,13 @@ mod tests {
 
     const ACCEPTED: Timestamp = Timestamp(1_000_000);
 
+    /// The first two numbers of the published generator from the seed 1234567.
+    #[test]
+    fn a_step_of_the_generator_gives_the_published_numbers() {
+        assert_eq!(mix(1_234_567), 6_457_827_717_110_365_317);
+        assert_eq!(mix(1_234_567_u64.wrapping_add(0x9E37_79B9_7F4A_7C15)), 3_203_168_211_198_807_973);
+    }
+
     fn made(sequence: u64, number: u16) -> AttemptInfo {
         AttemptInfo { id: QueueId::new(SpoolId::new(9), 0, sequence), ordinal: 3, number, accepted_at: ACCEPTED }
     }

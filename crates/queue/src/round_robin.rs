@@ -170,6 +170,17 @@ mod tests {
     }
 
     #[test]
+    fn one_value_is_single_and_none_or_two_are_not() {
+        let (mut nodes, mut rounds) = (nodes(2), RoundRobin::EMPTY);
+        let is_single = |rounds: &RoundRobin, nodes: &Pages<Node>| rounds.is_single(|index| nodes[index].0);
+        assert!(!is_single(&rounds, &nodes));
+        rounds.insert(&mut nodes, 0);
+        assert!(is_single(&rounds, &nodes));
+        rounds.insert(&mut nodes, 1);
+        assert!(!is_single(&rounds, &nodes));
+    }
+
+    #[test]
     fn the_order_matches_a_sorted_list_when_values_are_removed() {
         let (mut nodes, mut rounds) = (nodes(500), RoundRobin::EMPTY);
         let mut model: Vec<(u64, u32, u32)> = Vec::new();

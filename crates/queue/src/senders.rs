@@ -11,7 +11,6 @@
 use std::collections::BTreeMap;
 
 use crate::QueueNumber;
-use crate::destinations::tree_bytes;
 
 /// The class of a message, in order of precedence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -59,11 +58,6 @@ impl SenderClassifier {
         if ready.singles == 0 {
             self.ready.remove(&key);
         }
-    }
-
-    /// Bytes allocated, estimated from above.
-    pub(crate) fn bytes(&self) -> usize {
-        tree_bytes::<(QueueNumber, u64), ReadyCount>(self.ready.len())
     }
 }
 

@@ -184,3 +184,35 @@ pub enum BlockReason {
         since: Timestamp,
     },
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EMPTY: QueueView<'_> = QueueView {
+        number: QueueNumber(0),
+        name: "bulk",
+        attempts: 0,
+        concurrency: 5,
+        paused: false,
+        retired: true,
+        waiting: 0,
+        ready: 0,
+        in_flight: 0,
+        held: 0,
+    };
+
+    #[test]
+    fn a_removed_queue_can_go_when_nothing_is_in_it() {
+        assert!(EMPTY.is_retired_and_empty());
+        let used = [
+            QueueView { attempts: 1, ..EMPTY },
+            QueueView { waiting: 1, ..EMPTY },
+            QueueView { ready: 1, ..EMPTY },
+            QueueView { in_flight: 1, ..EMPTY },
+            QueueView { held: 1, ..EMPTY },
+            QueueView { retired: false, ..EMPTY },
+        ];
+        used.iter().for_each(|view| assert!(!view.is_retired_and_empty(), "{view:?}"));
+    }
+}

@@ -86,11 +86,6 @@ impl WaitHeap {
         self.heap.iter()
     }
 
-    /// Bytes allocated.
-    pub(crate) fn bytes(&self) -> usize {
-        self.heap.bytes()
-    }
-
     fn sift_up(&mut self, mut place: u32) {
         let wake = self.heap[place];
         while place > 0 {
@@ -118,9 +113,8 @@ impl WaitHeap {
 
     fn sooner_child(&self, place: u32, len: u32) -> Option<u32> {
         // In u64, because the children of an index above 2^31 do not fit a u32.
-        let left = u32::try_from(u64::from(place) * 2 + 1).ok().filter(|&left| left < len)?;
-        let right = left + 1;
-        Some(if right < len && self.heap[right] < self.heap[left] { right } else { left })
+        let left = u32::try_from(u64::from(place) * 2 + 1).ok()?;
+        (left..len).take(2).min_by_key(|&child| self.heap[child])
     }
 }
 

@@ -155,6 +155,18 @@ fn a_rate_is_held_exactly_and_its_moments_are_deadlines() {
 }
 
 #[test]
+fn a_destination_is_blocked_by_the_rate_up_to_the_moment_when_an_attempt_may_leave() {
+    let mut harness = harness();
+    harness.limits.rate = Some(Rate { count: 1, per: seconds(1) });
+    harness.prove("a.example");
+    let destination = harness.admit_to(STANDARD, 1, 0, "a.example", 1);
+    assert!(harness.next().is_none());
+    let until = NOW + seconds(1);
+    assert_eq!(harness.queues.block_reasons(harness.now, destination), [BlockReason::Rate { until }]);
+    assert!(harness.queues.block_reasons(until, destination).is_empty());
+}
+
+#[test]
 fn a_dead_next_hop_is_probed_and_other_attempts_are_refused_without_a_slot() {
     let mut harness = harness();
     kill(&mut harness, "a.example");

@@ -269,3 +269,6 @@ pub(crate) fn read_exact_at(file: &(impl ByteSource + ?Sized), buffer: &mut [u8]
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

@@ -30,6 +30,9 @@ pub(crate) const COUNTER_BITS: u32 = 40;
 /// How long a busy writer lets a batch gather: sharing a sync saves more than the wait costs.
 const GATHER_MAX: Duration = Duration::from_micros(500);
 
+/// More than any segment holds, so it is refused; several of it can be added.
+const UNWRITABLE_BYTES: u64 = 0x1000_0000_0000_0000;
+
 pub(crate) struct Lane {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) lane_id: LaneId,
@@ -396,7 +399,7 @@ impl PendingRecord {
             IndexUpdate::Relocate(head) => 4 + STATE_BYTES_MAX * head.envelope.recipients.len() as u64 + RECORD_ALIGN,
             _ => 0,
         };
-        let span = self.draft.span().unwrap_or(u64::MAX / 4);
+        let span = self.draft.span().unwrap_or(UNWRITABLE_BYTES);
         (span + growth, self.draft.record.len() as u64 + 4 + growth)
     }
 
@@ -434,3 +437,6 @@ impl PendingRecord {
         PendingRecord { draft: head.draft(), index_update: IndexUpdate::ApplyOutcome(head), spilled: None }
     }
 }
+
+#[cfg(test)]
+mod tests;

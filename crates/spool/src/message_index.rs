@@ -330,4 +330,4 @@ impl MessageIndex {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -137,7 +137,7 @@ impl SegmentScan<'_> {
                 self.contents.damage.push(place..place + frame.span());
             }
         }
-        if was_acknowledged && (!last || !whole) {
+        if was_acknowledged {
             self.contents.damage.extend(batch.gaps);
         }
         let messages: Vec<u64> = intact.iter().filter_map(|(_, record)| message_of(record)).collect();

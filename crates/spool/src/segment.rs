@@ -115,8 +115,7 @@ impl SegmentHeader {
         for slot in blocks.chunks(BLOCK as usize) {
             match SegmentHeader::read(slot) {
                 Some(Err(version)) => return Ok(HeaderState::Version(version)),
-                Some(Ok(header)) if best.is_none_or(|b| b.generation < header.generation) => best = Some(header),
-                Some(Ok(_)) => {}
+                Some(Ok(header)) => best = best.into_iter().chain([header]).max_by_key(|header| header.generation),
                 None => damaged |= slot.iter().any(|&byte| byte != 0),
             }
         }
@@ -169,11 +168,9 @@ pub(crate) fn read_record(
         return Ok(None);
     }
     let wanted = frame.body_offset() as usize;
-    let have = record.len();
+    let have = record.len().min(wanted);
     record.resize(wanted, 0);
-    if wanted > have {
-        read_exact_at(file, &mut record[have..], offset + have as u64)?;
-    }
+    read_exact_at(file, &mut record[have..], offset + have as u64)?;
     Ok((frame.place == offset && frame.verified_head(&record).is_some()).then_some((frame, record)))
 }
 
@@ -221,6 +218,7 @@ pub(crate) fn find_record(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::record::{RecordDraft, RecordKind};
 
     #[test]
     fn a_header_reads_back_and_a_torn_one_does_not() {
@@ -238,6 +236,34 @@ mod tests {
             let mut torn = bytes.clone();
             torn[place] ^= 1;
             assert_eq!(SegmentHeader::read(&torn), None, "byte {place}");
+        }
+    }
+
+    const USE: SegmentUse = SegmentUse { number: 7, salt: 77 };
+
+    /// A log with one record at `offset`, and the end of its span.
+    fn log_with_a_record(offset: u64, head_len: usize) -> (Vec<u8>, u64) {
+        let mut draft = RecordDraft::new(RecordKind::Outcome, |head| head.resize(FRAME_BYTES + head_len, 5));
+        draft.seal(USE, 1, offset);
+        let mut log = vec![0; offset as usize];
+        log.extend_from_slice(&draft.record);
+        let end = offset + draft.span().unwrap();
+        log.resize(end as usize, 0);
+        (log, end)
+    }
+
+    #[test]
+    fn a_record_is_read_if_it_ends_with_the_segment_and_not_if_it_goes_on_behind_it() {
+        // Smaller and larger than what is read at once.
+        for head_len in [11, 464, 465, 5000] {
+            let (mut log, end) = log_with_a_record(800, head_len);
+            let (frame, record) = read_record(&log, 800, end).unwrap().unwrap();
+            assert_eq!((frame.segment, record.len()), (USE, FRAME_BYTES + head_len));
+            assert!(read_record(&log, 800, end - 1).is_ok_and(|found| found.is_none()));
+            // A copy of it, as in an index, is no record.
+            log.extend_from_within(800..);
+            assert!(read_record(&log, 800, log.len() as u64).unwrap().is_some());
+            assert!(read_record(&log, end, log.len() as u64).is_ok_and(|found| found.is_none()));
         }
     }
 }

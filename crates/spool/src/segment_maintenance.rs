@@ -406,3 +406,34 @@ impl Lane {
         self.submit(Submission { records: vec![PendingRecord::outcome(head)], permit: None, done });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message_index::tests::sealed;
+
+    #[test]
+    fn a_failure_is_followed_by_a_pause() {
+        let before = |span| Instant::now().checked_sub(span).expect("the machine runs for longer than that");
+        assert!(Backoff::is_over(None) && Backoff::is_over(Some(before(RETRY_DELAY))));
+        assert!(!Backoff::is_over(Some(before(RETRY_DELAY / 2))));
+    }
+
+    #[test]
+    fn a_segment_is_idle_from_the_last_death_in_it() {
+        let (mut tracker, mut index) = (IdleTracker::default(), sealed(2));
+        let hour = Duration::from_secs(3600);
+        let mut first_idle = |live: u32, span| {
+            index.segment(1).live = live;
+            let found = tracker.first_idle(&[1, 2], &index, span);
+            (found, tracker.0[&1].1)
+        };
+        let (found, since) = first_idle(5, hour);
+        assert_eq!(found, None);
+        assert_eq!(first_idle(5, Duration::ZERO), (Some(1), since));
+        while Instant::now() == since {}
+        assert!(first_idle(4, hour).1 > since);
+        assert_eq!(tracker.first_idle(&[2], &index, hour), None);
+        assert!(!tracker.0.contains_key(&1), "it is mostly dead no longer");
+    }
+}

@@ -128,4 +128,76 @@ mod tests {
         });
         assert_eq!(sum.batch_bytes_max, 5);
     }
+
+    fn histogram(values: &[u64]) -> Histogram {
+        let recorder = HistogramRecorder::default();
+        values.iter().for_each(|value| recorder.record(*value));
+        recorder.read()
+    }
+
+    #[test]
+    fn a_spool_counts_what_all_its_lanes_did() {
+        let of = |first: u64, values: &[u64]| Stats {
+            messages_live: first,
+            messages_committed: first + 1,
+            batch_records: histogram(values),
+            sync_micros: histogram(&[first]),
+            batch_bytes_max: 4096,
+            batches_failed: first + 2,
+            segments: first + 3,
+            segments_free: first + 4,
+            messages_copied: first + 5,
+            set_aside: first + 6,
+        };
+        let mut sum = Stats::default();
+        [of(10, &[3, 900]), of(200, &[70])].iter().for_each(|lane| sum.add(lane));
+        let expected = Stats {
+            messages_live: 210,
+            messages_committed: 212,
+            batch_records: histogram(&[3, 900, 70]),
+            sync_micros: histogram(&[10, 200]),
+            batch_bytes_max: 4096,
+            batches_failed: 214,
+            segments: 216,
+            segments_free: 218,
+            messages_copied: 220,
+            set_aside: 222,
+        };
+        assert_eq!(sum, expected);
+    }
+
+    #[test]
+    fn what_a_lane_counts_is_what_its_statistics_show() {
+        let counters = LaneCounters::default();
+        let counted = [
+            &counters.messages_committed,
+            &counters.batch_bytes_max,
+            &counters.batches_failed,
+            &counters.messages_copied,
+            &counters.set_aside,
+        ];
+        counted.iter().zip(1..).for_each(|(counter, value)| counter.store(value, Relaxed));
+        counters.batch(3, Duration::from_millis(2));
+        let expected = Stats {
+            messages_committed: 1,
+            batch_records: histogram(&[3]),
+            sync_micros: histogram(&[2000]),
+            batch_bytes_max: 2,
+            batches_failed: 3,
+            messages_copied: 4,
+            set_aside: 5,
+            ..Stats::default()
+        };
+        assert_eq!(counters.read(), expected);
+    }
+
+    #[test]
+    fn the_last_slow_batch_is_shown() {
+        let counters = LaneCounters::default();
+        assert_eq!(counters.last_slow_batch(), None);
+        for batch in [(700, Duration::from_millis(300)), (50, Duration::from_micros(1))] {
+            counters.slow_batch(batch.0, batch.1);
+            assert_eq!(counters.last_slow_batch(), Some(batch));
+        }
+    }
 }

@@ -409,19 +409,14 @@ impl SealedBatch {
         let mut parts = Vec::with_capacity(self.places.len() * 4 + 2);
         for item in submissions.iter().flat_map(|submission| &submission.records) {
             let draft = &item.draft;
-            let pieces = [&draft.record[..], &draft.prefix, &draft.body];
-            parts.extend(pieces.into_iter().filter(|piece| !piece.is_empty()).map(IoSlice::new));
             let padding = (draft.record.len() + draft.body_len()).wrapping_neg() % RECORD_ALIGN as usize;
-            if padding > 0 {
-                parts.push(IoSlice::new(&ZEROS[..padding]));
-            }
+            let pieces = [&draft.record[..], &draft.prefix, &draft.body, &ZEROS[..padding]];
+            parts.extend(pieces.into_iter().filter(|piece| !piece.is_empty()).map(IoSlice::new));
         }
         parts.push(IoSlice::new(&self.closing.record));
         let used: u64 = parts.iter().map(|part| part.len() as u64).sum();
         let filling = self.end - open.position - used;
-        if filling > 0 {
-            parts.push(IoSlice::new(&ZEROS[..filling as usize]));
-        }
+        parts.push(IoSlice::new(&ZEROS[..filling as usize]));
         write_all_at(&*open.lease.0, &mut parts, open.position)
     }
 
@@ -430,6 +425,26 @@ impl SealedBatch {
         for (place, item) in self.places.iter().zip(items) {
             put_u32(&mut open.index, (place.offset / RECORD_ALIGN) as u32);
             open.index.extend_from_slice(&item.draft.record);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A segment from its data to its end: one block of records, one with their index, and the footer.
+    #[test]
+    fn a_segment_is_used_to_the_last_byte_and_not_beyond_it() {
+        const BEFORE: u64 = 3 * BLOCK;
+        const INDEX: u64 = 100;
+        let full = RecordSize { spans: BLOCK - COMMIT_BYTES, heads: BLOCK - FRAME_BYTES as u64 - INDEX };
+        assert_eq!(full.spans, 4096 - 48 - 8);
+        let fits = |size: RecordSize, end| size.fits(BEFORE, INDEX, end);
+        assert!(fits(full, BEFORE + 3 * BLOCK) && !fits(full, BEFORE + 3 * BLOCK - 1));
+        let (longer, more) = (full.spans + RECORD_ALIGN, full.heads + 1);
+        for one_block_more in [RecordSize { spans: longer, ..full }, RecordSize { heads: more, ..full }] {
+            assert!(fits(one_block_more, BEFORE + 4 * BLOCK) && !fits(one_block_more, BEFORE + 4 * BLOCK - 1));
         }
     }
 }

@@ -55,7 +55,7 @@ fn segment(stage: SegmentStage, number: u64) -> Segment {
 }
 
 /// Sealed segments with the numbers 11, 12, ... in the slots 1, 2, ...
-fn sealed(count: u32) -> MessageIndex {
+pub(crate) fn sealed(count: u32) -> MessageIndex {
     let mut index = MessageIndex::default();
     for slot in 1..=count {
         index.segments.insert(slot, segment(SegmentStage::Sealed, 10 + u64::from(slot)));

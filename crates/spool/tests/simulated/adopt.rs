@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::channel;
 
 use mail::{QueueId, SpoolId};
-use spool::{CommitError, Disk, LaneId, LiveMessage, OpenError, RecipientState, Spool, SpoolEntry};
+use spool::{Disk, LaneId, LiveMessage, OpenError, RecipientState, Spool, SpoolEntry};
 
 use crate::harness::{
     RecordedEvents, SEED, SpoolHarness, close, config, envelope, flags_of, message_entry, open, prefix_len_of,
-    read_message,
+    read_message, submit,
 };
 use crate::promises::{PromiseLog, RecoveredMessages, SubmittedChanges, TestMessage};
 
@@ -32,12 +32,6 @@ fn orphaned_lane() -> (sim::Disk, PromiseLog, BTreeSet<QueueId>) {
 
 fn adopt(spool: &Spool, disk: &sim::Disk, sink: &mut dyn FnMut(LiveMessage)) -> Result<LaneId, OpenError> {
     spool.adopt(Arc::new(disk.clone()), sink)
-}
-
-fn submit(spool: &Spool, entries: Vec<SpoolEntry>) -> Result<(), CommitError> {
-    let (tell, told) = channel();
-    spool.submit(entries, Box::new(move |result| drop(tell.send(result))));
-    told.recv_timeout(std::time::Duration::from_secs(20)).expect("the spool answers")
 }
 
 fn lane_of(id: QueueId) -> LaneId {

@@ -14,7 +14,7 @@ use spool::{
 };
 
 use crate::crash::crash_everywhere;
-use crate::harness::{RecordedEvents, SEED, SpoolHarness, close, config, envelope, open};
+use crate::harness::{RecordedEvents, SEED, SpoolHarness, close, config, envelope, message_entry, open};
 
 const WAIT: Duration = Duration::from_secs(20);
 const DELIVERED: [(u32, RecipientState); 1] = [(0, RecipientState::Delivered)];
@@ -222,6 +222,17 @@ fn bytes_that_wait_for_the_step_are_limited() {
     harness.close();
 }
 
+#[test]
+fn nothing_more_waits_for_the_step_when_the_limit_is_reached() {
+    let (disk, step) = (sim::Disk::new(SEED), ScriptedStep::default());
+    let mut harness = SpoolHarness::open(&disk, with_step(step.clone(), 5000, config(64 << 10))).unwrap();
+    let waiting = [harness.start_accept(2000, 1), harness.start_accept_spilled(3000, 1).unwrap()];
+    assert_eq!(harness.start_accept(1, 1).1.try_result(), Some(Err(CommitError::StepBacklog)));
+    step.answer_all(Ok(()));
+    waiting.into_iter().for_each(|(_, ticket)| harness.wait(ticket).unwrap());
+    harness.close();
+}
+
 /// An outcome cannot be taken back, so neither it nor its bounce waits. A hold of a new message can.
 #[test]
 fn outcomes_do_not_wait_for_the_step_but_are_passed_to_it() {
@@ -368,6 +379,48 @@ fn closing_waits_for_the_answers_that_come_in_time() {
     let (spool, found) = open(&disk, config(64 << 10)).unwrap();
     assert!(found.contains_key(&id));
     close(spool, &disk);
+}
+
+/// Nobody waits for the answer.
+#[test]
+fn closing_does_not_wait_for_the_step_of_a_batch_that_failed_here() {
+    let (disk, step) = (sim::Disk::new(SEED), ScriptedStep::default());
+    let mut settings = with_step(step.clone(), 1 << 20, config(64 << 10));
+    settings.commit_step.as_mut().unwrap().close_wait = Duration::from_secs(3600);
+    let mut harness = SpoolHarness::open(&disk, settings).unwrap();
+    finish_first_message(&mut harness, &step);
+    disk.fail(OperationKind::Sync, 0..1, EIO);
+    assert!(matches!(harness.accept(500, 1), Err(CommitError::Failed(_))));
+    harness.close();
+}
+
+/// What follows from the answer has to be written before the log is sealed.
+#[test]
+fn closing_waits_while_an_answer_is_passed_on() {
+    let (disk, step) = (sim::Disk::new(SEED), ScriptedStep::default());
+    let (spool, _) = open(&disk, with_step(step.clone(), 1 << 20, config(64 << 10))).unwrap();
+    let (id, (tell, told), (release, released)) = (spool.new_id(), channel(), channel::<()>());
+    let done = move |result| {
+        tell.send(result).unwrap();
+        let _ = released.recv_timeout(WAIT);
+    };
+    spool.submit(vec![message_entry(id, envelope(1), b"a message")], Box::new(done));
+    let (_, answer) = step.take();
+    while spool.ids().is_empty() {
+        std::thread::yield_now();
+    }
+    let answering = std::thread::spawn(move || answer.send(Err("gone".into())));
+    assert_eq!(told.recv_timeout(WAIT), Ok(Err(failed("gone"))));
+    let (tell, told) = channel();
+    let closing = std::thread::spawn(move || {
+        spool.close();
+        tell.send(()).unwrap();
+    });
+    // Without the wait, closing takes much less.
+    assert!(told.recv_timeout(Duration::from_millis(100)).is_err(), "closing does not wait");
+    release.send(()).unwrap();
+    closing.join().unwrap();
+    answering.join().unwrap();
 }
 
 #[test]

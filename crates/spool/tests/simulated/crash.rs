@@ -324,6 +324,33 @@ fn random_workload(seed: u64) {
 }
 
 #[test]
+fn relaxed_durability_syncs_after_its_time_and_not_before() {
+    let lost = |harness: &SpoolHarness, id: QueueId| {
+        (0..20).any(|seed| {
+            let after = harness.disk.crash(seed);
+            let (spool, found) = open(&after, config(64 << 10)).unwrap();
+            close(spool, &after);
+            !found.contains_key(&id)
+        })
+    };
+    for (sync_every, is_synced) in [(Duration::from_secs(3600), false), (Duration::from_millis(20), true)] {
+        let disk = sim::Disk::new(SEED);
+        let durability = Durability::Relaxed { sync_every };
+        let mut harness = SpoolHarness::open(&disk, Config { durability, ..config(64 << 10) }).unwrap();
+        harness.accept(1000, 1).unwrap();
+        harness.wait_until("no spare segment is created", |harness| harness.spool.stats().segments == 2);
+        let (syncs, id) = (disk.count(OperationKind::Sync), harness.accept(3000, 1).unwrap());
+        if is_synced {
+            harness.wait_until("nothing is synced", |_| disk.count(OperationKind::Sync) > syncs);
+            harness.wait_until("it is not durable", |harness| !lost(harness, id));
+        } else {
+            assert!(lost(&harness, id), "synced before its time");
+        }
+        harness.close();
+    }
+}
+
+#[test]
 fn relaxed_durability_may_lose_messages_but_never_returns_part_of_one() {
     let mut config = config(256 << 10);
     config.durability = Durability::Relaxed { sync_every: Duration::from_secs(3600) };

@@ -320,6 +320,13 @@ pub(crate) fn read_message(spool: &Spool, id: QueueId) -> Result<TestMessage, Re
     Ok(TestMessage { envelope: stored.envelope, states: stored.states, flags, bytes, prefix_len })
 }
 
+/// Submits entries and waits for the result, without recording them.
+pub(crate) fn submit(spool: &Spool, entries: Vec<SpoolEntry>) -> Result<(), CommitError> {
+    let (tell, told) = channel();
+    spool.submit(entries, Box::new(move |result| drop(tell.send(result))));
+    told.recv_timeout(ANSWER_TIMEOUT).expect("the spool answers")
+}
+
 /// Closes a spool; fails if that does not end.
 pub(crate) fn close(spool: Spool, disk: &sim::Disk) {
     let (tell, told) = channel();

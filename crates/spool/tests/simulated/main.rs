@@ -8,6 +8,7 @@ mod crash;
 mod faults;
 mod golden;
 mod harness;
+mod inspection;
 mod promises;
 mod reclaim;
 mod recovery;

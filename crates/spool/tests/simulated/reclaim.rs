@@ -10,7 +10,7 @@
 //! | a segment whose sync failed | its file is removed when nothing in it is needed |
 
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mail::QueueId;
 use sim::{EIO, OperationKind};
@@ -181,6 +181,41 @@ fn a_segment_whose_sync_failed_goes_when_nothing_in_it_lives() {
         promises.check(&found).unwrap();
         close(spool, &after);
     }
+}
+
+/// One submission of copies must not keep the writer from mail for long.
+#[test]
+fn copies_are_written_a_mebibyte_at_a_time() {
+    const SURVIVOR_BYTES: usize = 600_000;
+    let disk = sim::Disk::new(SEED);
+    let mut harness = SpoolHarness::open(&disk, config(8 << 20)).unwrap();
+    let sizes = [SURVIVOR_BYTES; 3].into_iter().chain([1_000_000; 40]);
+    let ids: Vec<_> = sizes.map(|size| harness.accept(size, 1).unwrap()).collect();
+    let before = harness.spool.stats();
+    assert_eq!((before.messages_copied, before.batch_records.count()), (0, 43));
+    let outcome = |id: &QueueId| SpoolEntry::Outcome { id: *id, recipients: DELIVERED.to_vec(), bounce: None };
+    let ticket = harness.submit(ids[3..].iter().map(outcome).collect());
+    harness.wait(ticket).unwrap();
+    harness.wait_until("the survivors are not copied", |harness| harness.spool.stats().messages_copied >= 3);
+    // Two, and the third one.
+    assert_eq!(harness.spool.stats().batch_records.count(), 43 + 1 + 2);
+    harness.close();
+}
+
+/// Maintenance also looks for work once a second. The space of a dead message must not wait for that.
+#[test]
+fn the_body_of_a_dead_message_is_removed_at_once() {
+    const ROUNDS: u32 = 8;
+    let disk = sim::Disk::new(SEED);
+    let mut harness = SpoolHarness::open(&disk, config(32 << 10)).unwrap();
+    let start = Instant::now();
+    for _ in 0..ROUNDS {
+        let id = harness.accept_spilled(1000, 1).unwrap();
+        harness.settle(id, &DELIVERED).unwrap();
+        harness.wait_until("its body stays", |_| disk.names().iter().all(|name| !name.starts_with("body-")));
+    }
+    assert!(start.elapsed() < Duration::from_secs(1) * ROUNDS / 2, "{:?}", start.elapsed());
+    harness.close();
 }
 
 /// Flips a bit of a message's body in the first segment.

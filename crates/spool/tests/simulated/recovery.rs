@@ -3,10 +3,11 @@
 
 use mail::QueueId;
 use sim::{EIO, OperationKind, SECTOR};
-use spool::{CommitError, RecipientState, SpoolEntry};
+use spool::{CommitError, OpenError, ReadError, RecipientState, SpoolEntry};
 
 use crate::harness::{
     RecordedEvents, SEED, SpoolHarness, close, config, envelope, message_entry, open, open_damaged, read_message,
+    submit,
 };
 use crate::promises::{PromiseLog, RecoveredMessages};
 
@@ -367,6 +368,202 @@ fn a_segment_whose_header_reads_as_zeros_keeps_its_mail() {
     verify_damaged(&image, &original, 0).unwrap();
 }
 
+/// The headers had the highest epoch. Now only the ids have it.
+#[test]
+fn ids_are_not_reused_if_all_headers_are_lost() {
+    let disk = sim::Disk::new(SEED);
+    let mut harness = SpoolHarness::open(&disk, config(32 << 10)).unwrap();
+    for _ in 0..3 {
+        let (promises, given) = harness.close();
+        harness = SpoolHarness::reopen(&disk, config(32 << 10), promises, given).unwrap();
+        harness.accept(2000, 1).unwrap();
+    }
+    let (image, original) = (disk.crash(0), harness.recovered());
+    harness.close();
+    for name in image.names() {
+        let mut bytes = image.content(&name).unwrap();
+        bytes[..8192].fill(0);
+        image.put(&name, bytes);
+    }
+    verify_damaged(&image, &original, 0).unwrap();
+}
+
+#[test]
+fn a_folder_with_segments_of_two_lanes_is_refused() {
+    let [disk, other] = [sim::Disk::new(SEED), sim::Disk::new(SEED + 1)];
+    SpoolHarness::open(&disk, config(32 << 10)).unwrap().close();
+    SpoolHarness::create_other(&other, config(32 << 10)).unwrap().close();
+    disk.put("segment-000077", other.content("segment-000000").unwrap());
+    assert!(matches!(open(&disk, config(32 << 10)), Err(OpenError::MixedLanes)));
+}
+
+/// A segment may have only outcomes of messages in earlier ones. Without it these would come back.
+#[test]
+fn an_outcome_stays_while_its_message_is_in_the_log_also_after_a_restart() {
+    let disk = sim::Disk::new(SEED);
+    let mut harness = SpoolHarness::open(&disk, config(32 << 10)).unwrap();
+    // Two fill a segment.
+    let [done, _kept, later] = [6000; 3].map(|size| harness.accept(size, 1).unwrap());
+    for id in [done, later] {
+        harness.settle(id, &[(0, RecipientState::Delivered)]).unwrap();
+    }
+    harness.accept(6000, 1).unwrap();
+    for _ in 0..3 {
+        let (promises, given) = harness.close();
+        harness = SpoolHarness::reopen(&disk, config(32 << 10), promises, given).unwrap();
+    }
+    harness.close();
+}
+
+/// A later version may add kinds of records, and say which of them may be skipped.
+#[test]
+fn a_record_of_an_unknown_kind_is_skipped_if_it_says_so_and_refused_otherwise() {
+    let disk = sim::Disk::new(SEED);
+    let mut harness = SpoolHarness::open(&disk, config(64 << 10)).unwrap();
+    let id = harness.accept(500, 2).unwrap();
+    harness.settle(id, &[(0, RecipientState::Delivered)]).unwrap();
+    let image = disk.crash(0);
+    harness.close();
+    let log = image.content("segment-000000").unwrap();
+    let [_message, _commit, outcome, ..] = frames(&log)[..] else { panic!("the frames of two batches") };
+    for (flags, is_skipped) in [(0, false), (1, true), (2, false), (3, true)] {
+        let (image, mut log) = (image.crash(0), log.clone());
+        log[outcome + 4..outcome + 6].copy_from_slice(&[9, flags]);
+        let head_len = u32::from_le_bytes(log[outcome + 24..outcome + 28].try_into().unwrap()) as usize;
+        let crc = crc32c::crc32c_append(crc32c::crc32c(&log[outcome..outcome + 44]), &log[outcome + 48..][..head_len]);
+        log[outcome + 44..outcome + 48].copy_from_slice(&crc.to_le_bytes());
+        image.put("segment-000000", log);
+        match open(&image, config(64 << 10)) {
+            Ok((spool, found)) => {
+                assert!(is_skipped && found[&id].states == [RecipientState::NEW; 2], "flags {flags}");
+                close(spool, &image);
+            }
+            Err(error) => assert!(!is_skipped && matches!(error, OpenError::UnknownRecord { kind: 9 }), "{error}"),
+        }
+    }
+}
+
+/// Its damage could not be set aside, so it stays for the next start.
+#[test]
+fn a_segment_whose_damage_could_not_be_copied_is_not_used_again() {
+    let disk = sim::Disk::new(SEED);
+    let mut harness = SpoolHarness::open(&disk, config(32 << 10)).unwrap();
+    let ids = [900, 1000, 1100].map(|size| harness.accept(size, 1).unwrap());
+    let bytes = harness.promises.message(ids[1]).bytes.clone();
+    let image = disk.crash(0);
+    harness.close();
+    let log = image.content("segment-000000").unwrap();
+    let place = log.windows(bytes.len()).position(|window| window == bytes).unwrap();
+    image.flip_bit("segment-000000", place as u64 * 8);
+    image.fail(OperationKind::Create, 0..1, EIO);
+    let (spool, found, _) = open_damaged(&image, config(32 << 10)).unwrap();
+    assert_eq!(found.keys().copied().collect::<Vec<_>>(), [ids[0], ids[2]]);
+    let deliver = |id| {
+        let recipients = vec![(0, RecipientState::Delivered)];
+        submit(&spool, vec![SpoolEntry::Outcome { id, recipients, bounce: None }]).unwrap();
+    };
+    found.into_keys().for_each(deliver);
+    // Other segments are used several times meanwhile.
+    for _ in 0..40 {
+        let id = spool.new_id();
+        submit(&spool, vec![message_entry(id, envelope(1), &[b'x'; 6000])]).unwrap();
+        deliver(id);
+    }
+    close(spool, &image);
+    assert!(image.names().iter().all(|name| !name.starts_with("aside-")));
+    close(open(&image, config(32 << 10)).unwrap().0, &image);
+    let aside = image.names().into_iter().find(|name| name.starts_with("aside-")).expect("the damage is kept");
+    assert!(image.content(&aside).unwrap().windows(900).any(|window| window == &bytes[1..901]));
+}
+
+/// Neither a body with a wrong checksum nor one whose frame is lost costs the others of its batch.
+#[test]
+fn a_damaged_message_costs_no_other_one_of_its_batch() {
+    let disk = sim::Disk::new(SEED);
+    let mut harness = SpoolHarness::open(&disk, config(64 << 10)).unwrap();
+    let messages = [500, 600, 700].map(|size| (harness.begin(), harness.bytes(size)));
+    let entries = messages.each_ref().map(|(id, bytes)| harness.message(*id, bytes.clone(), 1));
+    let ticket = harness.submit(entries.into());
+    harness.wait(ticket).unwrap();
+    harness.accept(100, 1).unwrap();
+    let (image, original) = (disk.crash(0), harness.recovered());
+    harness.close();
+    let log = image.content("segment-000000").unwrap();
+    let body = log.windows(600).position(|window| window == messages[1].1).unwrap();
+    for place in [body, frames(&log)[1]] {
+        let image = image.crash(0);
+        image.flip_bit("segment-000000", place as u64 * 8);
+        verify_damaged(&image, &original, 1).unwrap_or_else(|what| panic!("byte {place}: {what}"));
+    }
+}
+
+/// The recipient has failed, but the sender was never told.
+#[test]
+fn an_outcome_whose_bounce_is_damaged_does_not_count() {
+    let disk = sim::Disk::new(SEED);
+    let mut harness = SpoolHarness::open(&disk, config(64 << 10)).unwrap();
+    let id = harness.accept(500, 1).unwrap();
+    let bounce = harness.bounce(id, 0, 700).unwrap();
+    let bytes = harness.promises.message(bounce).bytes.clone();
+    harness.accept(100, 1).unwrap();
+    let image = disk.crash(0);
+    harness.close();
+    let log = image.content("segment-000000").unwrap();
+    let place = log.windows(bytes.len()).position(|window| window == bytes).unwrap();
+    image.flip_bit("segment-000000", place as u64 * 8);
+    let (spool, found, _) = open_damaged(&image, config(64 << 10)).unwrap();
+    assert_eq!(found[&id].states, [RecipientState::NEW]);
+    close(spool, &image);
+}
+
+#[test]
+fn a_shortage_is_no_damage() {
+    const ENOMEM: i32 = 12;
+    const EMFILE: i32 = 24;
+    let disk = sim::Disk::new(SEED);
+    let mut harness = SpoolHarness::open(&disk, config(32 << 10)).unwrap();
+    let id = harness.accept(1000, 1).unwrap();
+    for errno in [ENOMEM, EMFILE] {
+        disk.fail(OperationKind::Read, 0..2, errno);
+        assert!(matches!(read_message(&harness.spool, id), Err(ReadError::Unavailable(_))), "errno {errno}");
+    }
+    disk.fail(OperationKind::Read, 0..2, EIO);
+    assert!(matches!(read_message(&harness.spool, id), Err(ReadError::Damaged { .. })));
+    disk.fail(OperationKind::Read, 0..1, EIO);
+    read_message(&harness.spool, id).expect("it is read a second time");
+    let spilled = harness.accept_spilled(1000, 1).unwrap();
+    disk.fail(OperationKind::Open, 0..1, EMFILE);
+    assert!(matches!(read_message(&harness.spool, spilled), Err(ReadError::Unavailable(_))));
+    spool::Disk::remove(&disk, &format!("body-{:016x}", spilled.sequence())).unwrap();
+    assert!(matches!(read_message(&harness.spool, spilled), Err(ReadError::Damaged { .. })));
+    harness.close();
+}
+
+/// Only the body of a large message has to be opened.
+#[test]
+fn a_message_in_the_log_is_read_without_waiting() {
+    let disk = sim::Disk::new(SEED);
+    let mut harness = SpoolHarness::open(&disk, config(32 << 10)).unwrap();
+    let [id, spilled] = [harness.accept(1000, 2), harness.accept_spilled(1000, 1)].map(Result::unwrap);
+    harness.settle(id, &[(1, RecipientState::Delivered)]).unwrap();
+    let message = harness.spool.message_if_cached(id).unwrap().expect("a simulated disk never has to wait");
+    let mut bytes = vec![0; message.body.len() as usize];
+    message.body.read_at(&mut bytes, 0).unwrap();
+    assert_eq!(bytes, harness.promises.message(id).bytes);
+    assert_eq!(message.states, [RecipientState::NEW, RecipientState::Delivered]);
+    assert!(harness.spool.message_if_cached(spilled).unwrap().is_none());
+    disk.fail(OperationKind::Read, 0..1, EIO);
+    assert!(harness.spool.message_if_cached(id).unwrap().is_none());
+    let unknown = harness.begin();
+    assert_eq!(harness.spool.message_if_cached(unknown).err(), Some(ReadError::Unknown));
+    harness.close();
+}
+
+/// Where records begin in a log: those in the batches, then those in the index.
+fn frames(log: &[u8]) -> Vec<usize> {
+    (8192..log.len()).step_by(8).filter(|place| log[*place..].starts_with(b"MRec")).collect()
+}
+
 /// The batch after it proves that it was acknowledged: only the last one can be torn.
 #[test]
 fn a_lost_block_of_the_second_to_last_batch_is_reported() {
@@ -402,8 +599,7 @@ fn a_torn_first_batch_is_no_damage() {
     let image = disk.crash(0);
     harness.close();
     let mut bytes = image.content("segment-000000").unwrap();
-    let frames: Vec<_> = (8192..bytes.len()).step_by(8).filter(|place| bytes[*place..].starts_with(b"MRec")).collect();
-    let [first, _, _, commit, ..] = frames[..] else { panic!("the frames of a batch: {frames:?}") };
+    let [first, _, _, commit, ..] = frames(&bytes)[..] else { panic!("the frames of a batch") };
     [first, commit].into_iter().for_each(|torn| bytes[torn..torn + 8].fill(0));
     image.put("segment-000000", bytes);
     let events = RecordedEvents::default();

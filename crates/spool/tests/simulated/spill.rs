@@ -26,6 +26,29 @@ fn a_body_can_be_read_back_before_it_is_complete() {
     harness.close();
 }
 
+/// More than what is copied at once is kept, some of it, and nothing.
+#[test]
+fn the_start_of_a_body_is_replaced_and_the_rest_is_kept() {
+    let disk = sim::Disk::new(SEED);
+    let mut harness = SpoolHarness::open(&disk, config(64 << 10)).unwrap();
+    let body = harness.bytes(200_000);
+    for (count, start) in [(0, &b"a new start"[..]), (5, b""), (199_000, b"a new start"), (200_000, b"all is new")] {
+        let id = harness.begin();
+        let mut spill = harness.spool.create_spill_file(id).unwrap();
+        assert!(spill.is_empty());
+        spill.append(&body).unwrap();
+        let spill = spill.replace_start(count, start).unwrap();
+        let expected = [start, &body[count as usize..]].concat();
+        assert_eq!((spill.len(), spill.is_empty()), (expected.len() as u64, false));
+        let mut read = vec![0; expected.len()];
+        assert_eq!(spill.read_at(&mut read, 0).unwrap(), expected.len());
+        assert_eq!(read, expected);
+        drop(spill);
+        assert!(disk.names().iter().all(|name| !name.starts_with("body-")), "{:?}", disk.names());
+    }
+    harness.close();
+}
+
 /// A message with this prefix and body, read back; and its id.
 fn stored(harness: &mut SpoolHarness, prefix: &[u8], body: &[u8]) -> (QueueId, Vec<u8>, u64) {
     let id = harness.begin();
