@@ -125,7 +125,13 @@ fn other_records_do_not_grow() {
 
 fn message(recipients: usize) -> MessageHead {
     let address: Address = "a@example.org".parse().unwrap();
-    let recipient = Recipient { address: address.clone(), original: None, notify: DsnNotify::UNSET, orcpt: None };
+    let recipient = Recipient {
+        address: address.clone(),
+        original: None,
+        notify: DsnNotify::UNSET,
+        orcpt: None,
+        is_forwarded: false,
+    };
     let envelope = Envelope {
         recipients: vec![recipient; recipients],
         sender: Some(address),
