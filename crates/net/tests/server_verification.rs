@@ -63,7 +63,7 @@ fn issue(names: &[&str], chain: &[&Authority], change: impl FnOnce(&mut Certific
     Presented { chain: std::iter::once(own.der().clone()).chain(above).collect(), key: Arc::new(key) }
 }
 
-/// The error of the handshake; None if the client accepts the server.
+/// The error of the handshake, and after it what reports call it; None if the client accepts the server.
 async fn refusal(client: &TlsClient, presented: &Presented, name: &str) -> Option<String> {
     let key = PrivateKeyDer::try_from(presented.key.serialize_der()).unwrap();
     let config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
@@ -84,7 +84,7 @@ async fn refusal(client: &TlsClient, presented: &Presented, name: &str) -> Optio
     let outbound = OutboundConnection::connect(address, None, deadline).await.unwrap();
     let result = outbound.start_tls(client, name, deadline).await;
     server.await.unwrap();
-    result.err().map(|error| error.to_string())
+    result.err().map(|error| format!("{error}: {}", net::tls_failure(&error).as_str()))
 }
 
 /// The roots in a file of these authorities, which lasts as long as the folder.
@@ -117,18 +117,18 @@ async fn a_trusted_authority_and_one_of_the_names_are_needed() {
         (right, None),
         (issue(&["*.example.org"], &[&middle], |_| {}), None),
         (issue(&["a.example", "example.org"], &[&middle], |_| {}), None),
-        (issue(&["other.example.org"], &[&middle], |_| {}), Some("not valid for name")),
-        (issue(&["*.org"], &[&middle], |_| {}), Some("not valid for name")),
-        (only_common_name, Some("not valid for name")),
-        (expired, Some("expired")),
-        (early, Some("not valid yet")),
-        (without_middle, Some("UnknownIssuer")),
-        (issue(&[HOST], &[&stranger], |_| {}), Some("UnknownIssuer")),
-        (issue(&[HOST], &[], |_| {}), Some("UnknownIssuer")),
+        (issue(&["other.example.org"], &[&middle], |_| {}), Some(("not valid for name", "certificate-host-mismatch"))),
+        (issue(&["*.org"], &[&middle], |_| {}), Some(("not valid for name", "certificate-host-mismatch"))),
+        (only_common_name, Some(("not valid for name", "certificate-host-mismatch"))),
+        (expired, Some(("expired", "certificate-expired"))),
+        (early, Some(("not valid yet", "certificate-expired"))),
+        (without_middle, Some(("UnknownIssuer", "certificate-not-trusted"))),
+        (issue(&[HOST], &[&stranger], |_| {}), Some(("UnknownIssuer", "certificate-not-trusted"))),
+        (issue(&[HOST], &[], |_| {}), Some(("UnknownIssuer", "certificate-not-trusted"))),
     ] {
         let refusal = refusal(&client, &presented, HOST).await;
         let is_expected = match (&refusal, error) {
-            (Some(refusal), Some(error)) => refusal.contains(error),
+            (Some(refusal), Some((error, result_type))) => refusal.contains(error) && refusal.ends_with(result_type),
             (refusal, error) => refusal.is_none() && error.is_none(),
         };
         assert!(is_expected, "{refusal:?} instead of {error:?}");
