@@ -86,9 +86,6 @@ fn reload_keys(old: &Config, new: &Config) -> [(&'static str, bool); 32] {
         spool: _,
         api,
     } = new;
-    // Their keys are in [spool].
-    let LoadLimits { space_min, inodes_min, .. } = old.load.limits;
-    let other_load = LoadLimits { space_min, inodes_min, ..load.limits.clone() };
     [
         ("hostname", *hostname != old.hostname),
         ("origin", *origin != old.origin),
@@ -107,7 +104,7 @@ fn reload_keys(old: &Config, new: &Config) -> [(&'static str, bool); 32] {
         ("[http]", *http != old.http),
         ("[proxy]", *proxy != old.proxy),
         ("[limits]", *limits != old.limits),
-        ("[load]", LoadSettings { limits: other_load, ..load.clone() } != old.load),
+        ("[load]", with_space_limits(load, &old.load) != old.load),
         ("[[table]]", *tables != old.tables),
         ("[[domain]]", *domains != old.domains),
         ("[[domain]] names", *domain_tables != old.domain_tables),
@@ -122,8 +119,14 @@ fn reload_keys(old: &Config, new: &Config) -> [(&'static str, bool); 32] {
         ("[srs]", *srs != old.srs),
         ("[api]", *api != old.api),
         ("[log] subject", log.subject != old.log.subject),
-        ("[spool] space_min, inodes_min", (load.limits.space_min, load.limits.inodes_min) != (space_min, inodes_min)),
+        ("[spool] space_min, inodes_min", with_space_limits(load, &old.load) != *load),
     ]
+}
+
+/// The settings with the limits of others that have their keys in [spool].
+fn with_space_limits(load: &LoadSettings, others: &LoadSettings) -> LoadSettings {
+    let LoadLimits { space_min, inodes_min, .. } = others.limits;
+    LoadSettings { limits: LoadLimits { space_min, inodes_min, ..load.limits.clone() }, ..load.clone() }
 }
 
 /// Whether routes or transport settings differ.
