@@ -18,7 +18,7 @@ use protocol::smtp::server::{
 use crate::body::{BodyStart, FinishedBody, IncomingBody};
 use crate::message_check::MessageContent;
 use crate::received_line::MessageSource;
-use crate::session_checks::{OptionalChecks, check_recipient, record_refusal, session_info};
+use crate::session_checks::{OptionalChecks, record_refusal, session_info};
 use crate::transaction::{ReceivedDetails, Transaction, message_entries};
 use crate::{ClientState, CommitNotifier, IntakeContext, ListenerContext, ResourceRefusal, replies};
 
@@ -154,29 +154,36 @@ impl IntakeSession {
         let Some(IncomingMessage { transaction, .. }) = incoming.as_deref_mut() else { return Ok(()) };
         let recipient = context.normalize_address(&request.address, client.local_address).await;
         let recipient = recipient.as_ref();
-        let (before, security) = (transaction.recipient_count(), security.as_deref().copied());
-        let known = session_info(session, client, security);
-        let known = SessionInfo { recipient: Some(recipient), rcpt: Some(&request), ..known };
-        let admitted = match check_recipient(checks, &transaction.describe(known), denied_by).await {
-            Ok(effects) => {
-                let added = transaction.add_recipient(context, recipient, &request, trusted).await;
-                added.map(|()| effects).map_err(|refusal| refusal.into_reply(context))
-            }
-            Err(reply) => Err(reply),
+        let Some(checks) = checks else {
+            let added = transaction.add_recipient(context, recipient, &request, trusted).await;
+            return added.map_err(|refusal| refusal.into_reply(context));
         };
-        let Some(checks) = checks else { return admitted.map(|_| ()) };
-        let effects = match admitted {
-            Ok(effects) => effects,
-            Err(reply) => {
-                Box::pin(checks.recipient_refused(&transaction.describe(known), &reply)).await;
-                return Err(reply);
-            }
+        // Boxed, to keep sessions without checks small.
+        let admission = async {
+            let (before, security) = (transaction.recipient_count(), security.as_deref().copied());
+            let known = session_info(session, client, security);
+            let known = SessionInfo { recipient: Some(recipient), rcpt: Some(&request), ..known };
+            let admitted = match record_refusal(checks.rcpt(&transaction.describe(known)).await, denied_by) {
+                Ok(effects) => {
+                    let added = transaction.add_recipient(context, recipient, &request, trusted).await;
+                    added.map(|()| effects).map_err(|refusal| refusal.into_reply(context))
+                }
+                Err(reply) => Err(reply),
+            };
+            let effects = match admitted {
+                Ok(effects) => effects,
+                Err(reply) => {
+                    checks.recipient_refused(&transaction.describe(known), &reply).await;
+                    return Err(reply);
+                }
+            };
+            let asked = checks.rcpt_admitted(&transaction.describe(known)).await;
+            let later = record_refusal(asked, denied_by).inspect_err(|_| transaction.remove_recipients_from(before))?;
+            checks.add_recipient(effects);
+            checks.add_recipient(later);
+            Ok(())
         };
-        let asked = Box::pin(checks.rcpt_admitted(&transaction.describe(known))).await;
-        let later = record_refusal(asked, denied_by).inspect_err(|_| transaction.remove_recipients_from(before))?;
-        checks.add_recipient(effects);
-        checks.add_recipient(later);
-        Ok(())
+        Box::pin(admission).await
     }
 
     /// Whether the client may relay and use the memory reserved for trusted clients.

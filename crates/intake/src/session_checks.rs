@@ -3,7 +3,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use filter::{Origin, RecipientEffects, Refusal, SessionChecks, SessionInfo, Submitter};
+use filter::{Origin, Refusal, SessionChecks, SessionInfo, Submitter};
 use mail::{Reply, TlsInfo};
 use net::StopReceiver;
 use protocol::smtp::server::SmtpSession;
@@ -37,18 +37,6 @@ impl IntakeContext {
         };
         Box::pin(result).await
     }
-}
-
-/// RCPT: checks a recipient, after normalisation, for the transaction that `session` describes, and
-/// before it is admitted.
-pub(crate) async fn check_recipient(
-    checks: &mut OptionalChecks,
-    session: &SessionInfo<'_>,
-    denied_by: &mut Option<Box<str>>,
-) -> Result<RecipientEffects, Reply> {
-    let Some(checks) = checks else { return Ok(RecipientEffects::default()) };
-    let checked = Box::pin(checks.rcpt(session)).await;
-    record_refusal(checked, denied_by)
 }
 
 /// The reply to the client. The name of the rule is kept for the log.

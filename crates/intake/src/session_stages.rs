@@ -1,5 +1,7 @@
 //! The stages of a session at which only checks decide: HELO, the sender, DATA, the end of data, and
 //! another client.
+//!
+//! What checks are told is boxed while they run, to keep sessions small.
 
 use std::net::IpAddr;
 
@@ -17,8 +19,8 @@ impl IntakeSession {
     /// HELO: checks the client's name.
     pub(crate) async fn check_helo(&mut self, name: &str) -> Result<(), Reply> {
         let Some(checks) = &mut self.checks else { return Ok(()) };
-        let security = self.security.as_deref().copied();
-        let info = SessionInfo { helo: Some(name), ..session_info(&self.session, &self.client, security) };
+        let known = session_info(&self.session, &self.client, self.security.as_deref().copied());
+        let info = Box::new(SessionInfo { helo: Some(name), ..known });
         let checked = Box::pin(checks.helo(&info)).await;
         record_refusal(checked, &mut self.denied_by)
     }
@@ -27,7 +29,7 @@ impl IntakeSession {
     pub(crate) async fn check_sender_rules(&mut self, id: QueueId, mail: &MailRequest) -> Result<(), Reply> {
         let Some(checks) = &mut self.checks else { return Ok(()) };
         let known = session_info(&self.session, &self.client, self.security.as_deref().copied());
-        let info = SessionInfo { id: Some(id), sender: Some(mail.sender.as_ref()), mail: Some(mail), ..known };
+        let info = Box::new(SessionInfo { id: Some(id), sender: Some(mail.sender.as_ref()), mail: Some(mail), ..known });
         let checked = Box::pin(checks.mail(&info)).await;
         record_refusal(checked, &mut self.denied_by)
     }
@@ -37,7 +39,7 @@ impl IntakeSession {
         let Some(checks) = &mut self.checks else { return Ok(()) };
         let Some(incoming) = &self.incoming else { return Ok(()) };
         let known = session_info(&self.session, &self.client, self.security.as_deref().copied());
-        let info = incoming.transaction.describe(known);
+        let info = Box::new(incoming.transaction.describe(known));
         let checked = Box::pin(checks.data(&info)).await;
         record_refusal(checked, &mut self.denied_by)
     }
@@ -52,16 +54,20 @@ impl IntakeSession {
     ) -> Result<Disposition, Reply> {
         let Some(checks) = &mut self.checks else { return Ok(Disposition::default()) };
         if checks.concern_message() {
-            let (id, mail, recipients) = (transaction.id, transaction.mail.clone(), transaction.recipient_count());
-            let session = session_info(&self.session, &self.client, self.security.as_deref().copied());
-            let sender = Some(mail.sender.as_ref());
-            let session = SessionInfo { id: Some(id), sender, mail: Some(&mail), recipients, ..session };
-            let mut message = MessageInCheck { context: &self.context, transaction, prefix, flags, content };
-            let checked = Box::pin(checks.message(&session, &mut message)).await;
-            checked.map_err(|error| match error {
+            let known = session_info(&self.session, &self.client, self.security.as_deref().copied());
+            let (context, denied_by) = (&self.context, &mut self.denied_by);
+            // Boxed, to keep sessions small.
+            let judgement = async {
+                let (id, mail, recipients) = (transaction.id, transaction.mail.clone(), transaction.recipient_count());
+                let sender = Some(mail.sender.as_ref());
+                let session = SessionInfo { id: Some(id), sender, mail: Some(&mail), recipients, ..known };
+                let mut message = MessageInCheck { context, transaction, prefix, flags, content };
+                checks.message(&session, &mut message).await
+            };
+            Box::pin(judgement).await.map_err(|error| match error {
                 MessageCheckError::NotEdited(reply) => reply,
                 MessageCheckError::Refused(Refusal { by, reply }) => {
-                    self.denied_by = Some(by);
+                    *denied_by = Some(by);
                     reply
                 }
             })?;
@@ -91,7 +97,7 @@ impl IntakeSession {
         // A login belongs to the previous client.
         let (listener, is_user) = (Some(self.client.listener), self.client.must_log_in);
         self.client.login_mechanism = None;
-        let info = SessionInfo { client, listener, is_user, ..SessionInfo::default() };
+        let info = Box::new(SessionInfo { client, listener, is_user, ..SessionInfo::default() });
         let checked = Box::pin(checks.connect(&info)).await;
         record_refusal(checked, &mut self.denied_by)
     }

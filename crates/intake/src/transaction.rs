@@ -144,7 +144,8 @@ impl Transaction {
         if trusted || !is_rewritten(sender.domain()) || !self.recipients().any(|recipient| recipient.is_forwarded) {
             return Ok(false);
         }
-        let ours = context.directory.domain(sender.domain()).await.map(|domain| domain.is_some());
+        // Boxed, to keep sessions small.
+        let ours = Box::pin(context.directory.domain(sender.domain())).await.map(|domain| domain.is_some());
         ours.map(|ours| !ours).map_err(|why| unavailable(sender, why).into_reply(context))
     }
 

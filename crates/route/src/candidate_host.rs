@@ -8,6 +8,10 @@ use mail::HostTls;
 use crate::config::EndpointOptions;
 use crate::tls_options::TlsOptions;
 
+/// How many hosts of one set are looked up concurrently, so that one domain does not use up all
+/// queries.
+pub(crate) const CONCURRENT_HOSTS_MAX: usize = 32;
+
 /// How hosts are looked up and reached.
 pub(crate) struct HostParams<'a> {
     pub(crate) transport: &'a str,

@@ -22,8 +22,7 @@ use mail::{DanePolicy, DaneRecord, HostTls, VerifiedBy, VerifiedNames};
 use mta_sts::{PolicyMode, StsLookup};
 
 use crate::Router;
-use crate::candidate_host::{CandidateHost, HostOrigin, HostParams};
-use crate::hosts::CONCURRENT_HOSTS_MAX;
+use crate::candidate_host::{CONCURRENT_HOSTS_MAX, CandidateHost, HostOrigin, HostParams};
 use crate::tls_options::{TlsDemand, TlsOptions};
 
 /// What was decided for a set, beside the hosts themselves.

@@ -25,7 +25,7 @@ use dns::{AddressFamilies, CachedAnswer, DnsAnswer, MxHost, QueryType};
 use futures_util::future::join_all;
 use mail::HostTls;
 
-use crate::candidate_host::{CandidateHost, HostOrigin, HostParams};
+use crate::candidate_host::{CONCURRENT_HOSTS_MAX, CandidateHost, HostOrigin, HostParams};
 use crate::config::EndpointOptions;
 use crate::error::RouteError;
 use crate::host_tls::TlsDecision;
@@ -245,7 +245,3 @@ fn no_address_error(candidates: &[CandidateHost<'_>]) -> RouteError {
     });
     unanswered.unwrap_or(RouteError::HostsWithoutAddress)
 }
-
-/// How many hosts of one set are looked up concurrently, so that one domain does not use up all
-/// queries.
-pub(crate) const CONCURRENT_HOSTS_MAX: usize = 32;

@@ -44,11 +44,14 @@ pub(super) enum Operation {
     Reload,
 }
 
+/// Makes the schema of a type.
+type SchemaFunction = fn() -> RefOr<Schema>;
+
 /// A type in JSON, for the document.
 #[derive(Clone, Copy)]
 pub(super) struct JsonType {
     pub(super) name: fn() -> std::borrow::Cow<'static, str>,
-    pub(super) schema: fn() -> RefOr<Schema>,
+    pub(super) schema: SchemaFunction,
     /// Adds the types that it refers to.
     pub(super) add_parts: fn(&mut Vec<(String, RefOr<Schema>)>),
 }
@@ -75,7 +78,7 @@ pub(super) struct Route {
     pub(super) role: Option<Role>,
     pub(super) summary: &'static str,
     /// The types whose members are the parameters of the query.
-    pub(super) query: &'static [fn() -> RefOr<Schema>],
+    pub(super) query: &'static [SchemaFunction],
     /// The content that it takes.
     pub(super) content: Option<JsonType>,
     pub(super) answer: AnswerType,
@@ -86,7 +89,7 @@ const fn json<T: ToSchema>() -> JsonType {
 }
 
 const fn get(path: &'static str, operation: Operation, answer: AnswerType, summary: &'static str) -> Route {
-    let (role, query, content): (_, &[fn() -> RefOr<Schema>], _) = (Some(Role::Read), &[], None);
+    let (role, query, content): (_, &[SchemaFunction], _) = (Some(Role::Read), &[], None);
     Route { method: Method::Get, path, operation, role, summary, query, content, answer }
 }
 

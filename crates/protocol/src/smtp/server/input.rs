@@ -30,8 +30,8 @@ impl SmtpSession {
         if matches!(self.state, State::AwaitingAnswer(_)) && used < backlog.len() {
             self.backlog = backlog;
             self.backlog_used = used;
-        } else if used < backlog.len() {
-            // Part of a line, which the peer may take long to complete: not worth a large buffer.
+        } else {
+            // Nothing, or part of a line, which the peer may take long to complete: not worth a large buffer.
             self.backlog = backlog.split_off(used);
         }
     }
