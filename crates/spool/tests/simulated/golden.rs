@@ -70,6 +70,18 @@ fn the_golden_spool_of_the_present_format_is_read() {
     close(spool, &disk);
 }
 
+/// A reader of another program relies on every field, also on those that this one hardly needs.
+#[test]
+fn the_present_format_is_written_as_it_was() {
+    let (disk, expected) = (sim::Disk::new(SEED), golden(FORMAT_VERSION));
+    let harness = write_mail(&disk);
+    assert_eq!(disk.names(), expected.names());
+    for name in disk.names() {
+        assert!(disk.content(&name) == expected.content(&name), "{name} differs");
+    }
+    harness.close();
+}
+
 #[test]
 fn a_spool_of_version_1_is_refused_with_what_to_do() {
     const TEXT: &str = "segment-000000 has version 1 of the spool format, but this program only reads version 2: \

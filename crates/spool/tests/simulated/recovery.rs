@@ -481,16 +481,19 @@ fn a_segment_whose_damage_could_not_be_copied_is_not_used_again() {
 fn a_damaged_message_costs_no_other_one_of_its_batch() {
     let disk = sim::Disk::new(SEED);
     let mut harness = SpoolHarness::open(&disk, config(64 << 10)).unwrap();
+    let old = harness.accept(300, 2).unwrap();
     let messages = [500, 600, 700].map(|size| (harness.begin(), harness.bytes(size)));
     let entries = messages.each_ref().map(|(id, bytes)| harness.message(*id, bytes.clone(), 1));
-    let ticket = harness.submit(entries.into());
+    let outcome = SpoolEntry::Outcome { id: old, recipients: vec![(0, RecipientState::Delivered)], bounce: None };
+    let ticket = harness.submit(entries.into_iter().chain([outcome]).collect());
     harness.wait(ticket).unwrap();
     harness.accept(100, 1).unwrap();
     let (image, original) = (disk.crash(0), harness.recovered());
     harness.close();
     let log = image.content("segment-000000").unwrap();
     let body = log.windows(600).position(|window| window == messages[1].1).unwrap();
-    for place in [body, frames(&log)[1]] {
+    let [_old, _commit, _first, second, ..] = frames(&log)[..] else { panic!("the frames of two batches") };
+    for place in [body, second] {
         let image = image.crash(0);
         image.flip_bit("segment-000000", place as u64 * 8);
         verify_damaged(&image, &original, 1).unwrap_or_else(|what| panic!("byte {place}: {what}"));
