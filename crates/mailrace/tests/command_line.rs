@@ -35,7 +35,6 @@ fn help_says_what_can_be_done() {
         ("help_dkim", &["dkim", "--help"]),
         ("help_dkim_generate", &["dkim", "generate", "--help"]),
         ("help_dkim_check", &["dkim", "check", "--help"]),
-        ("help_token_create", &["token", "create", "--help"]),
         ("help_spool_verify", &["spool", "verify", "--help"]),
         ("help_tune_check", &["tune", "check", "--help"]),
         ("help_tune_apply", &["tune", "apply", "--help"]),
