@@ -351,7 +351,7 @@ class Policies(FilterCase):
         service = self.policy(lambda question: "FILTER smtp:[127.0.0.1]:10025")
         server = self.serve(self.section(service))
         self.assertEqual(self.send(server).code, 451)
-        self.assertIn("FILTER", server.log_tail(50))
+        await_that(lambda: "FILTER" in server.log_tail(50), "the answer in the log", server)
 
 
 if __name__ == "__main__":

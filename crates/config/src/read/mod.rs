@@ -173,8 +173,8 @@ fn listener(
 ) -> Option<ListenerSettings> {
     let of_protocol = section.span_of("protocol");
     let protocol = section.take_required_choice("protocol", &PROTOCOL);
-    let api = retrieval::serves_api(&mut section, protocol);
     let of_api = section.span_of("api");
+    let api = retrieval::serves_api(&mut section, protocol);
     let serves_mailboxes = !api && retrieval::serves_mailboxes(&mut section, protocol);
     let tls = tls::listener(&mut section, protocol, inputs.has_certificate);
     let (auth, require_auth) = auth::listener(&mut section, protocol, serves_mailboxes, tls, inputs.logins);

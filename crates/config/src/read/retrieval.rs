@@ -147,7 +147,7 @@ pub(super) fn http_listener(
 }
 
 fn files(section: &mut Section<'_, '_>, requires_login: bool, inputs: &ListenerInputs<'_>) -> Option<FileSettings> {
-    section.report_if_missing("files", "the folder to serve, or mailboxes = true");
+    section.report_if_missing("files", "the folder to serve, mailboxes = true, or api = true");
     let folder = section.take_spanned("files", &value_kind::TEXT);
     let folder = folder.and_then(|folder| fill_path(section, "files", &folder, inputs.data_dir));
     let index = section.list("index", &value_kind::TEXT);
