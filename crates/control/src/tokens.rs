@@ -43,9 +43,9 @@ const NAME_CHARACTERS_MAX: usize = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {
-    /// See metrics, queues and envelopes, but no content of messages
+    /// See metrics, queues and envelopes, but no content of messages or tables
     Read,
-    /// Also read messages, and change what the operator can change
+    /// Also read messages and tables, and change what the operator can change
     Operate,
 }
 
