@@ -14,7 +14,7 @@ use std::fs::{self, File, OpenOptions};
 use std::hash::BuildHasher;
 use std::io::{self, Write};
 use std::net::IpAddr;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, chown};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -200,18 +200,24 @@ impl TokenFile {
         self.path.parent().unwrap_or(Path::new("."))
     }
 
-    /// Root may write it for the user of the server.
+    /// Root may write it for the user of the server, who owns the folder: no file or link of theirs is
+    /// written to. A token that was revoked does not come back after a power failure.
     fn write(&self, tokens: &[StoredToken]) -> io::Result<()> {
         let new = self.path.with_extension("new");
         let owner = fs::metadata(self.folder())?;
-        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+        match fs::remove_file(&new) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
         file.write_all(&serde_json::to_vec_pretty(tokens)?)?;
         let own = file.metadata()?;
         if (own.uid(), own.gid()) != (owner.uid(), owner.gid()) && own.uid() == 0 {
-            chown(&new, Some(owner.uid()), Some(owner.gid()))?;
+            fchown(&file, Some(owner.uid()), Some(owner.gid()))?;
         }
         file.sync_all()?;
-        fs::rename(&new, &self.path)
+        fs::rename(&new, &self.path)?;
+        File::open(self.folder())?.sync_all()
     }
 }
 
@@ -357,6 +363,24 @@ mod tests {
         let throttled = (0..20).filter(|number| matches!(guess(*number), Err(TokenRefusal::Throttled))).count();
         assert!(throttled >= 10, "{throttled}");
         assert!(checker.check(&text, CLIENT, Duration::from_secs(1), NOW).is_ok());
+    }
+
+    /// The user of the server owns the folder, and root writes there.
+    #[test]
+    fn a_link_in_the_folder_leads_nowhere_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = TokenFile::in_data_dir(folder.path());
+        let (other, new) = (folder.path().join("shadow"), file.path().with_extension("new"));
+        fs::write(&other, "secrets").unwrap();
+        std::os::unix::fs::symlink(&other, &new).unwrap();
+        file.add(token(1, Role::Read, None).0).unwrap().unwrap();
+        assert_eq!(fs::read_to_string(&other).unwrap(), "secrets");
+        assert!(fs::symlink_metadata(file.path()).unwrap().is_file());
+        fs::write(&new, "left by a crash").unwrap();
+        fs::set_permissions(&new, fs::Permissions::from_mode(0o644)).unwrap();
+        file.add(token(2, Role::Read, None).0).unwrap().unwrap();
+        assert_eq!(fs::metadata(file.path()).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(file.read().unwrap().len(), 2);
     }
 
     #[test]
