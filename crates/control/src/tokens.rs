@@ -6,7 +6,7 @@
 //! |---|---|
 //! | of the file, not expired | what its role allows |
 //! | any other | 401 |
-//! | any, after too many wrong ones ([`credentials::Throttle`]) | 429 |
+//! | any other, after too many of them ([`credentials::Throttle`]) | 429 |
 //! | any, while the file cannot be read | 503 |
 
 use std::collections::hash_map::RandomState;
@@ -262,9 +262,9 @@ impl TokenChecker {
         TokenChecker { file, known: Mutex::default(), throttle, hasher: RandomState::new() }
     }
 
-    /// The owner of a token. Wrong tokens count against those that name the same id from the same
-    /// client, so that nobody can lock out an owner without knowing the id. `steady` is the time of a
-    /// clock that never goes back.
+    /// The owner of a token. A right one is accepted however many wrong ones there were: nobody can
+    /// guess it, and nobody can lock out its owner. Wrong ones are counted by client, and by the id
+    /// that they name. `steady` is the time of a clock that never goes back.
     pub(crate) fn check(
         &self,
         text: &str,
@@ -274,18 +274,21 @@ impl TokenChecker {
     ) -> Result<TokenOwner, TokenRefusal> {
         let (id, secret) = text.strip_prefix(PREFIX).and_then(|rest| rest.split_once('_')).unwrap_or_default();
         let stored = self.find(id).map_err(TokenRefusal::Unavailable)?;
-        let id = stored.as_ref().map_or("", |token| &token.id);
-        let attempt = self.throttle.lock().admit_attempt(steady, id, client).ok_or(TokenRefusal::Throttled)?;
         let expected = stored.as_ref().map_or("", |token| &token.sha256);
         let is_right: bool = hash(secret).as_bytes().ct_eq(expected.as_bytes()).into();
-        let owner = stored.as_ref().filter(|token| is_right && token.is_valid_at(now));
-        let outcome = match owner {
-            Some(_) => LoginAttemptOutcome::Succeeded,
-            None => LoginAttemptOutcome::WrongPassword(self.hasher.hash_one(text)),
-        };
-        self.throttle.lock().finish_attempt(steady, attempt, outcome);
-        let owner = owner.map(|token| TokenOwner { name: token.name.clone(), role: token.role });
-        owner.ok_or_else(|| TokenRefusal::Wrong { id: id.to_owned() })
+        if let Some(token) = stored.as_ref().filter(|token| is_right && token.is_valid_at(now)) {
+            return Ok(TokenOwner { name: token.name.clone(), role: token.role });
+        }
+        Err(self.refuse(text, stored.map(|token| token.id).unwrap_or_default(), client, steady))
+    }
+
+    /// Counts a wrong token, which names this id if that exists.
+    fn refuse(&self, text: &str, id: String, client: IpAddr, steady: Duration) -> TokenRefusal {
+        let mut throttle = self.throttle.lock();
+        let Some(attempt) = throttle.admit_attempt(steady, &id, client) else { return TokenRefusal::Throttled };
+        let outcome = LoginAttemptOutcome::WrongPassword(self.hasher.hash_one(text));
+        throttle.finish_attempt(steady, attempt, outcome);
+        TokenRefusal::Wrong { id }
     }
 
     /// The token with this id, from the file as it is now.
@@ -363,6 +366,21 @@ mod tests {
         let throttled = (0..20).filter(|number| matches!(guess(*number), Err(TokenRefusal::Throttled))).count();
         assert!(throttled >= 10, "{throttled}");
         assert!(checker.check(&text, CLIENT, Duration::from_secs(1), NOW).is_ok());
+    }
+
+    /// The id is no secret, and clients behind a proxy have one address.
+    #[test]
+    fn guesses_about_an_id_do_not_lock_out_its_owner() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = TokenFile::in_data_dir(folder.path());
+        let (stored, text) = token(7, Role::Operate, None);
+        file.add(stored).unwrap().unwrap();
+        let checker = TokenChecker::new(file);
+        let check = |text: &str| checker.check(text, CLIENT, Duration::from_secs(1), NOW);
+        let guesses = (0..20).map(|number| check(&format!("{}{number}", &text[..text.len() - 2])));
+        let throttled = guesses.filter(|refused| matches!(refused, Err(TokenRefusal::Throttled))).count();
+        assert!(throttled >= 10, "{throttled}");
+        assert!(check(&text).is_ok());
     }
 
     /// The user of the server owns the folder, and root writes there.
