@@ -248,7 +248,7 @@ class Operated(SrsCase):
     def test_explain_says_what_becomes_of_senders(self):
         server = self.forwarding()
         told = self.command(server, "explain", "away@bench.test", "--sender", "carol@home.test").stdout
-        self.assertIn(f"sender in other domains: {made_by(SECRET, 'carol@home.test')}", told)
+        self.assertIn("sender in other domains: an SRS address in srs.test, if a stranger sends it", told)
         told = self.command(server, "explain", "away@bench.test", "--sender", "alice@bench.test").stdout
         self.assertNotIn("sender in other domains", told)
         told = self.command(server, "explain", made_by(SECRET, "carol@home.test")).stdout

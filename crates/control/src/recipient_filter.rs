@@ -185,8 +185,9 @@ pub(super) fn find_queue<R: Clone>(queues: &Queues<R>, name: &str) -> Result<Que
 pub(super) struct QueueFilter<'a> {
     filter: &'a RecipientFilter,
     now: Timestamp,
-    /// None: any.
-    destinations: Option<HashSet<DestinationId>>,
+    queue: Option<QueueNumber>,
+    /// Those that were checked, and whether they pass; None: all do.
+    destinations: Option<HashMap<DestinationId, bool>>,
     ids: HashSet<QueueId>,
     /// By address of the error text in memory: whether it contains the wanted text.
     errors: HashMap<usize, bool>,
@@ -199,43 +200,52 @@ impl<'a> QueueFilter<'a> {
         queues: &Queues<R>,
         now: Timestamp,
     ) -> Result<QueueFilter<'a>, UnknownQueue> {
-        QueueFilter::for_destinations(filter, queues, now, queues.recipient_views().map(|entry| entry.destination))
+        let mut all = QueueFilter::for_none(filter, queues, now)?;
+        all.add_destinations(queues, queues.recipient_views().map(|entry| entry.destination));
+        Ok(all)
     }
 
-    /// For these recipients only.
-    pub(super) fn for_entries<'e, R: Clone>(
+    /// For no recipients before [`add_entries`](QueueFilter::add_entries).
+    pub(super) fn for_none<R: Clone>(
         filter: &'a RecipientFilter,
         queues: &Queues<R>,
         now: Timestamp,
-        entries: impl Iterator<Item = &'e RecipientView>,
     ) -> Result<QueueFilter<'a>, UnknownQueue> {
-        QueueFilter::for_destinations(filter, queues, now, entries.map(|entry| entry.destination))
-    }
-
-    fn for_destinations<R: Clone>(
-        filter: &'a RecipientFilter,
-        queues: &Queues<R>,
-        now: Timestamp,
-        destinations: impl Iterator<Item = DestinationId>,
-    ) -> Result<QueueFilter<'a>, UnknownQueue> {
-        let queue = filter.queue.as_ref().map(|name| find_queue(queues, name)).transpose()?;
-        let is_selected = |destination: &DestinationId| {
-            queue.is_none_or(|queue| queues.destination_queue(*destination) == queue)
-                && filter.passes_name(queues.destination_name(*destination))
-        };
-        let all = || destinations.collect::<HashSet<_>>();
         Ok(QueueFilter {
             filter,
             now,
-            destinations: filter.names_destinations().then(|| all().into_iter().filter(is_selected).collect()),
+            queue: filter.queue.as_ref().map(|name| find_queue(queues, name)).transpose()?,
+            destinations: filter.names_destinations().then(HashMap::new),
             ids: filter.id.iter().map(|id| id.0).collect(),
             errors: HashMap::new(),
         })
     }
 
+    /// For these recipients too, in the same pass.
+    pub(super) fn add_entries<'e, R: Clone>(
+        &mut self,
+        queues: &Queues<R>,
+        entries: impl Iterator<Item = &'e RecipientView>,
+    ) {
+        self.add_destinations(queues, entries.map(|entry| entry.destination));
+    }
+
+    fn add_destinations<R: Clone>(&mut self, queues: &Queues<R>, destinations: impl Iterator<Item = DestinationId>) {
+        let (filter, queue) = (self.filter, self.queue);
+        let is_selected = |destination: &DestinationId| {
+            queue.is_none_or(|queue| queues.destination_queue(*destination) == queue)
+                && filter.passes_name(queues.destination_name(*destination))
+        };
+        let Some(checked) = &mut self.destinations else { return };
+        for destination in destinations {
+            checked.entry(destination).or_insert_with_key(is_selected);
+        }
+    }
+
     /// Whether an entry passes.
     pub(super) fn passes(&mut self, entry: &RecipientView) -> bool {
-        self.destinations.as_ref().is_none_or(|selected| selected.contains(&entry.destination))
+        let passes = |checked: &HashMap<_, _>| checked.get(&entry.destination) == Some(&true);
+        self.destinations.as_ref().is_none_or(passes)
             && (self.ids.is_empty() || self.ids.contains(&entry.id))
             && self.filter.passes_state(entry.progress)
             && self.filter.passes_age(self.now.since(entry.accepted_at))

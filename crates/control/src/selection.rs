@@ -3,6 +3,8 @@
 //! another.
 
 use std::collections::{HashMap, HashSet};
+use std::iter;
+use std::ops::Range;
 
 use mail::{Envelope, QueueId, Timestamp};
 use queue::{DestinationId, OperatorAction, Queues, RecipientView};
@@ -13,6 +15,8 @@ use super::request::ActionRequest;
 
 /// Slots that are looked at for one page.
 const SCANNED_MAX: u32 = 16 * 1024;
+/// How many times as many slots are read at once as before, until a page is full.
+const PART_GROWTH: u32 = 8;
 
 /// A recipient: the message and the ordinal in its envelope.
 pub(super) type RecipientId = (QueueId, u32);
@@ -74,12 +78,11 @@ pub(super) fn select_page<R: Clone>(
     limit: usize,
     now: Timestamp,
 ) -> Result<SlotPage, UnknownQueue> {
-    let mut page = SlotPage::default();
-    let (mut from, last) = (from, from.saturating_add(SCANNED_MAX).min(queues.slot_count()));
-    while from < last {
-        let end = last.min(from.saturating_add(u32::try_from(limit).unwrap_or(u32::MAX)));
-        let entries = queues.recipients_in_slots(from..end);
-        let mut queue_filter = QueueFilter::for_entries(filter, queues, now, entries.iter().map(|(_, entry)| entry))?;
+    let (mut page, mut queue_filter) = (SlotPage::default(), QueueFilter::for_none(filter, queues, now)?);
+    let last = from.saturating_add(SCANNED_MAX).min(queues.slot_count());
+    for part in growing_parts(from..last, u32::try_from(limit).unwrap_or(u32::MAX)) {
+        let entries = queues.recipients_in_slots(part);
+        queue_filter.add_entries(queues, entries.iter().map(|(_, entry)| entry));
         for (slot, entry) in entries {
             if !queue_filter.passes(&entry) {
                 continue;
@@ -90,10 +93,20 @@ pub(super) fn select_page<R: Clone>(
             }
             page.selected.push(queues, entry);
         }
-        from = end;
     }
     page.next = (last < queues.slot_count()).then_some(last);
     Ok(page)
+}
+
+/// The slots in parts, of which the first has this size. Each costs a look at all recipients that wait,
+/// wherever they are: so there are few, even if hardly any recipient passes and a page is small.
+fn growing_parts(slots: Range<u32>, first: u32) -> impl Iterator<Item = Range<u32>> {
+    let (mut from, mut size) = (slots.start, first);
+    iter::from_fn(move || {
+        let part = from..slots.end.min(from.saturating_add(size));
+        (from, size) = (part.end, size.saturating_mul(PART_GROWTH));
+        (!part.is_empty()).then_some(part)
+    })
 }
 
 impl SelectedRecipients {
@@ -229,6 +242,18 @@ mod tests {
             found.sort_unstable();
             assert_eq!(found, expected, "{options:?}");
         }
+    }
+
+    #[test]
+    fn a_small_page_takes_few_passes_over_all_that_wait() {
+        for first in [1, 2, 100, SCANNED_MAX, u32::MAX] {
+            let parts: Vec<_> = growing_parts(7..7 + SCANNED_MAX, first).collect();
+            assert!(parts.len() <= 6, "{first}: {}", parts.len());
+            assert!(parts.windows(2).all(|pair| pair[0].end == pair[1].start), "{parts:?}");
+            assert_eq!((parts[0].start, parts[parts.len() - 1].end), (7, 7 + SCANNED_MAX));
+        }
+        let (end, beyond) = (7, 9);
+        assert_eq!(growing_parts(end..end, 1).chain(growing_parts(beyond..end, 1)).count(), 0);
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //! |---|---|
 //! | of the file, not expired | what its role allows |
 //! | any other | 401 |
-//! | any, after too many wrong ones ([`credentials::Throttle`]) | 429 |
+//! | any other, after too many of them ([`credentials::Throttle`]) | 429 |
 //! | any, while the file cannot be read | 503 |
 
 use std::collections::hash_map::RandomState;
@@ -14,7 +14,7 @@ use std::fs::{self, File, OpenOptions};
 use std::hash::BuildHasher;
 use std::io::{self, Write};
 use std::net::IpAddr;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, chown};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -43,9 +43,9 @@ const NAME_CHARACTERS_MAX: usize = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {
-    /// See metrics, queues and envelopes, but no content of messages
+    /// See metrics, queues and envelopes, but no content of messages or tables
     Read,
-    /// Also read messages, and change what the operator can change
+    /// Also read messages and tables, and change what the operator can change
     Operate,
 }
 
@@ -200,18 +200,24 @@ impl TokenFile {
         self.path.parent().unwrap_or(Path::new("."))
     }
 
-    /// Root may write it for the user of the server.
+    /// Root may write it for the user of the server, who owns the folder: no file or link of theirs is
+    /// written to. A token that was revoked does not come back after a power failure.
     fn write(&self, tokens: &[StoredToken]) -> io::Result<()> {
         let new = self.path.with_extension("new");
         let owner = fs::metadata(self.folder())?;
-        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+        match fs::remove_file(&new) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
         file.write_all(&serde_json::to_vec_pretty(tokens)?)?;
         let own = file.metadata()?;
         if (own.uid(), own.gid()) != (owner.uid(), owner.gid()) && own.uid() == 0 {
-            chown(&new, Some(owner.uid()), Some(owner.gid()))?;
+            fchown(&file, Some(owner.uid()), Some(owner.gid()))?;
         }
         file.sync_all()?;
-        fs::rename(&new, &self.path)
+        fs::rename(&new, &self.path)?;
+        File::open(self.folder())?.sync_all()
     }
 }
 
@@ -256,9 +262,9 @@ impl TokenChecker {
         TokenChecker { file, known: Mutex::default(), throttle, hasher: RandomState::new() }
     }
 
-    /// The owner of a token. Wrong tokens count against those that name the same id from the same
-    /// client, so that nobody can lock out an owner without knowing the id. `steady` is the time of a
-    /// clock that never goes back.
+    /// The owner of a token. A right one is accepted however many wrong ones there were: nobody can
+    /// guess it, and nobody can lock out its owner. Wrong ones are counted by client, and by the id
+    /// that they name. `steady` is the time of a clock that never goes back.
     pub(crate) fn check(
         &self,
         text: &str,
@@ -268,18 +274,21 @@ impl TokenChecker {
     ) -> Result<TokenOwner, TokenRefusal> {
         let (id, secret) = text.strip_prefix(PREFIX).and_then(|rest| rest.split_once('_')).unwrap_or_default();
         let stored = self.find(id).map_err(TokenRefusal::Unavailable)?;
-        let id = stored.as_ref().map_or("", |token| &token.id);
-        let attempt = self.throttle.lock().admit_attempt(steady, id, client).ok_or(TokenRefusal::Throttled)?;
         let expected = stored.as_ref().map_or("", |token| &token.sha256);
         let is_right: bool = hash(secret).as_bytes().ct_eq(expected.as_bytes()).into();
-        let owner = stored.as_ref().filter(|token| is_right && token.is_valid_at(now));
-        let outcome = match owner {
-            Some(_) => LoginAttemptOutcome::Succeeded,
-            None => LoginAttemptOutcome::WrongPassword(self.hasher.hash_one(text)),
-        };
-        self.throttle.lock().finish_attempt(steady, attempt, outcome);
-        let owner = owner.map(|token| TokenOwner { name: token.name.clone(), role: token.role });
-        owner.ok_or_else(|| TokenRefusal::Wrong { id: id.to_owned() })
+        if let Some(token) = stored.as_ref().filter(|token| is_right && token.is_valid_at(now)) {
+            return Ok(TokenOwner { name: token.name.clone(), role: token.role });
+        }
+        Err(self.refuse(text, stored.map(|token| token.id).unwrap_or_default(), client, steady))
+    }
+
+    /// Counts a wrong token, which names this id if that exists.
+    fn refuse(&self, text: &str, id: String, client: IpAddr, steady: Duration) -> TokenRefusal {
+        let mut throttle = self.throttle.lock();
+        let Some(attempt) = throttle.admit_attempt(steady, &id, client) else { return TokenRefusal::Throttled };
+        let outcome = LoginAttemptOutcome::WrongPassword(self.hasher.hash_one(text));
+        throttle.finish_attempt(steady, attempt, outcome);
+        TokenRefusal::Wrong { id }
     }
 
     /// The token with this id, from the file as it is now.
@@ -357,6 +366,39 @@ mod tests {
         let throttled = (0..20).filter(|number| matches!(guess(*number), Err(TokenRefusal::Throttled))).count();
         assert!(throttled >= 10, "{throttled}");
         assert!(checker.check(&text, CLIENT, Duration::from_secs(1), NOW).is_ok());
+    }
+
+    /// The id is no secret, and clients behind a proxy have one address.
+    #[test]
+    fn guesses_about_an_id_do_not_lock_out_its_owner() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = TokenFile::in_data_dir(folder.path());
+        let (stored, text) = token(7, Role::Operate, None);
+        file.add(stored).unwrap().unwrap();
+        let checker = TokenChecker::new(file);
+        let check = |text: &str| checker.check(text, CLIENT, Duration::from_secs(1), NOW);
+        let guesses = (0..20).map(|number| check(&format!("{}{number}", &text[..text.len() - 2])));
+        let throttled = guesses.filter(|refused| matches!(refused, Err(TokenRefusal::Throttled))).count();
+        assert!(throttled >= 10, "{throttled}");
+        assert!(check(&text).is_ok());
+    }
+
+    /// The user of the server owns the folder, and root writes there.
+    #[test]
+    fn a_link_in_the_folder_leads_nowhere_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = TokenFile::in_data_dir(folder.path());
+        let (other, new) = (folder.path().join("shadow"), file.path().with_extension("new"));
+        fs::write(&other, "secrets").unwrap();
+        std::os::unix::fs::symlink(&other, &new).unwrap();
+        file.add(token(1, Role::Read, None).0).unwrap().unwrap();
+        assert_eq!(fs::read_to_string(&other).unwrap(), "secrets");
+        assert!(fs::symlink_metadata(file.path()).unwrap().is_file());
+        fs::write(&new, "left by a crash").unwrap();
+        fs::set_permissions(&new, fs::Permissions::from_mode(0o644)).unwrap();
+        file.add(token(2, Role::Read, None).0).unwrap().unwrap();
+        assert_eq!(fs::metadata(file.path()).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(file.read().unwrap().len(), 2);
     }
 
     #[test]

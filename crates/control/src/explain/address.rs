@@ -111,13 +111,14 @@ impl AddressExplainer {
         AddressTrace { resolution, verdict, recipients, omitted, forwarded_sender }
     }
 
-    /// What becomes of this sender in other domains. None: it stays.
+    /// What becomes of this sender in other domains. None: it stays. The code of the address is left out:
+    /// with it, anybody could send notices to this sender by this host.
     async fn forwarded_sender(&self, sender: Option<&Address>) -> Option<String> {
         let (is_rewritten, rewriter) = self.rewritten_senders.as_ref().zip(self.rules.sender_rewriter.as_ref())?;
         let sender = sender.filter(|sender| is_rewritten(sender.domain()))?;
         match self.directory.domain(sender.domain()).await {
             Ok(None) => Some(match rewriter.forward(sender) {
-                Some(rewritten) => format!("{rewritten}, if a stranger sends it"),
+                Some(rewritten) => format!("an SRS address in {}, if a stranger sends it", rewritten.domain()),
                 None => format!("{sender}, which is too long for SRS"),
             }),
             Ok(Some(_)) => None,
@@ -431,7 +432,7 @@ mod tests {
     use dispatch::{NextHopOverride, TransportConfig};
     use dns::{QueryConfig, ResolverConfig};
     use lookup::directory::{AliasLimits, LocalDomain};
-    use mail::{EnhancedCode, Rate, Reply};
+    use mail::{EnhancedCode, Rate, Reply, SenderRewriter};
     use queue::{ConcurrencyPolicy, ContactResult};
     use route::{DomainRoute, RouteRule};
 
@@ -548,6 +549,31 @@ mod tests {
             explain("eve@d.example", Some("news@lists.example"), &mut queues),
         ];
         insta::assert_snapshot!("addresses", told.join("\n"));
+    }
+
+    struct Rewriter;
+
+    impl SenderRewriter for Rewriter {
+        fn forward(&self, _sender: &Address) -> Option<Address> {
+            "SRS0=code=day=a.example=bob@srs.example".parse().ok()
+        }
+
+        fn reverse(&self, _recipient: &Address) -> Option<Result<Address, ReturnRefusal>> {
+            None
+        }
+    }
+
+    /// Readers by the HTTP API could otherwise make an address for anybody.
+    #[test]
+    fn the_code_of_a_rewritten_sender_is_not_shown() {
+        let guide = AddressExplainer {
+            rules: ClassifierRules { sender_rewriter: Some(Arc::new(Rewriter)), ..rules() },
+            rewritten_senders: Some(Arc::new(|_| true)),
+            ..explainer(ResolverConfig::default())
+        };
+        let sender = "bob@a.example".parse().unwrap();
+        let told = unless_stopping(&AtomicBool::new(false), guide.forwarded_sender(Some(&sender))).unwrap().unwrap();
+        assert_eq!(told.as_deref(), Some("an SRS address in srs.example, if a stranger sends it"));
     }
 
     /// The name server exists but does not answer.
