@@ -250,6 +250,19 @@ async fn mail_is_redirected_from_every_stage() {
 }
 
 #[tokio::test]
+async fn mail_of_users_is_only_asked_about_in_the_scope() {
+    for stage in [Stage::Mail, Stage::Rcpt, Stage::Data, Stage::Message] {
+        for (users, expected) in [(true, 1), (false, 0)] {
+            let script = Script::answering(b"action=DUNNO\n\n");
+            let scope = ServiceScope { users, ..ServiceScope::default() };
+            let settings = PolicySettings { scope, ..settings(&script.listen().await, &[stage]) };
+            assert_eq!(edits_in_chain(settings, true).await, []);
+            assert_eq!(script.asked.lock().unwrap().len(), expected, "{stage:?} {users}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_service_that_fails_leaves_the_decision_to_its_action() {
     let unavailable = refusal(451, EnhancedCode(4, 7, 1), "Service unavailable, try again later");
     let endless = b"x=y\n".repeat(5000);
