@@ -84,7 +84,7 @@ impl ReportStore {
                 Err(error) => return Err(error),
             }
         }
-        store.remove_unknown_files()?;
+        store.remove_old_files(today.before(DAYS_KEPT))?;
         Ok(store)
     }
 
@@ -93,13 +93,13 @@ impl ReportStore {
         self.unreadable
     }
 
-    /// Removes the files of days long ago.
-    fn remove_unknown_files(&self) -> io::Result<()> {
-        let known: Vec<PathBuf> = self.days.keys().map(|day| day_path(&self.folder, &day.to_string())).collect();
+    /// Removes the files of days before `oldest`. Those of days to come stay: the clock may be wrong now.
+    fn remove_old_files(&self, oldest: UtcDay) -> io::Result<()> {
+        let oldest = day_path(&self.folder, &oldest.to_string());
         for entry in fs::read_dir(&self.folder)? {
             let path = entry?.path();
             let is_ours = path.extension().is_some_and(|extension| extension == "jsonl" || extension == "new");
-            if is_ours && !known.contains(&path) {
+            if is_ours && path < oldest {
                 fs::remove_file(path)?;
             }
         }
@@ -350,6 +350,16 @@ mod tests {
         assert_ne!(first, second);
         store.finish(&second).unwrap();
         assert_eq!(store.next_due(noon(101) + Duration::from_secs(2), SPREAD), Some(first));
+    }
+
+    #[test]
+    fn a_clock_that_is_behind_at_the_start_costs_no_counts() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut store = open(folder.path(), noon(100));
+        store.add(noon(100), observation("a.example", "mx1")).unwrap();
+        store.write().unwrap();
+        assert_eq!(open(folder.path(), noon(0)).summaries(), []);
+        assert_eq!(open(folder.path(), noon(100)).summaries(), store.summaries());
     }
 
     #[test]
