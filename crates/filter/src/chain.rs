@@ -3,7 +3,7 @@
 //! | said at | holds for |
 //! |---|---|
 //! | connect | the session, until another client is named (XCLIENT) |
-//! | HELO | the session, until the next HELO |
+//! | HELO | the session, until the next HELO that is not refused |
 //! | MAIL, DATA, message | the transaction |
 //! | RCPT | the transaction, if the recipient is added |
 //!
@@ -114,17 +114,19 @@ impl SessionChecks {
         Ok(())
     }
 
-    /// HELO: replaces what was said of the last one.
+    /// HELO: replaces what was said of the last one, which stays the greeting if this one is refused.
     ///
     /// # Errors
     ///
     /// A check refuses the name.
     pub async fn helo(&mut self, session: &SessionInfo<'_>) -> Result<(), Refusal> {
-        self.helo = Effects::default();
+        let last = std::mem::take(&mut self.helo);
         let of_helo = self.running.iter_mut().filter(|running| running.accepted_session == Some(Stage::Helo));
         of_helo.for_each(|running| running.accepted_session = None);
-        self.helo = self.run(Stage::Helo, session).await?;
-        Ok(())
+        let said = self.run(Stage::Helo, session).await;
+        let (effects, result) = said.map_or_else(|refusal| (last, Err(refusal)), |effects| (effects, Ok(())));
+        self.helo = effects;
+        result
     }
 
     /// MAIL: a new transaction begins.

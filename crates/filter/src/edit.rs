@@ -59,6 +59,8 @@ pub enum Edit {
     },
     /// Removes a recipient, with whatever it resolved to.
     RemoveRecipient(Address),
+    /// Puts this recipient, who is looked up in the directory like any other, in the place of all.
+    Redirect(Address),
 }
 
 /// A header field (RFC 5322 section 2.2).

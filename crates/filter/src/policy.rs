@@ -74,10 +74,10 @@ impl CheckFactory for PolicyService {
         CheckOrder::ExternalFilters
     }
 
-    /// Connect finds out whether the session is in the scope; the message is needed to redirect it.
+    /// Connect finds out whether the session is in the scope, and MAIL whether the message is.
     fn stages(&self, origin: Origin) -> Stages {
         match origin {
-            Origin::Client => self.settings.stages.iter().copied().chain([Stage::Connect, Stage::Message]).collect(),
+            Origin::Client => self.settings.stages.iter().copied().chain([Stage::Connect, Stage::Mail]).collect(),
             Origin::LocalProgram => Stages::default(),
         }
     }

@@ -77,6 +77,32 @@ impl Check for Running {
     }
 }
 
+/// Refuses the greeting `refused`, and holds the mail of others.
+struct Greetings;
+
+struct RunningGreetings;
+
+impl CheckFactory for Greetings {
+    fn order(&self) -> CheckOrder {
+        CheckOrder::AccessRules
+    }
+
+    fn stages(&self, _: Origin) -> Stages {
+        [Stage::Helo].into_iter().collect()
+    }
+
+    fn start(self: Arc<Self>) -> Box<dyn Check> {
+        Box::new(RunningGreetings)
+    }
+}
+
+impl Check for RunningGreetings {
+    fn helo<'a>(&'a mut self, session: &'a SessionInfo<'a>) -> CheckFuture<'a> {
+        let is_refused = session.helo == Some("refused");
+        Box::pin(ready(if is_refused { Decision::Refuse(refusal("greetings")).into() } else { held() }))
+    }
+}
+
 /// A message that records its edits.
 #[derive(Default)]
 struct Edited(Vec<Edit>);
@@ -215,6 +241,15 @@ async fn what_is_held_stays_held_for_session_helo_or_transaction() {
     assert!(is_held(&checks));
     checks.mail(&session()).await.unwrap();
     assert!(!is_held(&checks), "another transaction");
+}
+
+#[tokio::test]
+async fn a_greeting_that_is_refused_leaves_what_was_said_of_the_last_one() {
+    let mut checks = CheckChain::new(vec![Arc::new(Greetings)]).start(Origin::Client).unwrap();
+    checks.helo(&SessionInfo { helo: Some("held"), ..session() }).await.unwrap();
+    checks.helo(&SessionInfo { helo: Some("refused"), ..session() }).await.unwrap_err();
+    checks.mail(&session()).await.unwrap();
+    assert!(checks.disposition(true).held);
 }
 
 #[tokio::test]

@@ -265,6 +265,22 @@ async fn answers_become_verdicts() {
     }
 }
 
+/// Another check may refuse the recipient at which the milter discarded the message.
+#[tokio::test]
+async fn a_message_that_is_discarded_at_a_recipient_stays_so() {
+    let script = Script::default().answering(b'R', &frame(b'd', b""));
+    let mut check = milter(settings(&script.listen().await)).start();
+    let discarded = Decision::Discard { by: "milter test".into() };
+    assert_eq!(whole_session(&mut check).await.decision, discarded);
+    let recipient = "c@b.test".parse().unwrap();
+    let (known, at_rcpt) = (session(None, None), session(None, Some(&recipient)));
+    assert_eq!(check.rcpt(&at_rcpt).await.decision, discarded);
+    assert_eq!(check.data(&known).await.decision, discarded);
+    assert_eq!(check.message(&known, &mut Message::new()).await.decision, discarded);
+    assert_eq!(check.mail(&known).await, Verdict::default());
+    assert_eq!(script.heard_codes(), "OCHMRAM");
+}
+
 #[tokio::test]
 async fn changes_become_edits() {
     let answer = [frame(b'h', b"X-A\0a\0"), frame(b'q', b"odd\0"), frame(b'b', b"new\n"), frame(b'a', b"")].concat();

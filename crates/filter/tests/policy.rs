@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use filter::policy::{PolicyService, PolicySettings};
 use filter::{
-    Check, CheckFactory, CheckedMessage, ClientNameFuture, ClientNames, ContentFuture, Decision, Edit, FailureAction,
-    Field, Refusal, ServiceScope, SessionInfo, Stage, Submitter, Verdict,
+    Check, CheckChain, CheckFactory, CheckedMessage, ClientNameFuture, ClientNames, ContentFuture, Decision, Edit,
+    FailureAction, Field, Origin, Refusal, ServiceScope, SessionInfo, Stage, Submitter, Verdict,
 };
 use mail::{Address, EnhancedCode, OperatorLog, Reply};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
@@ -74,7 +74,17 @@ impl OperatorLog for NoLog {
     fn log_line(&self, _line: fmt::Arguments<'_>) {}
 }
 
-struct Message(Address);
+/// A message that records its edits.
+struct Message {
+    recipient: Address,
+    edits: Vec<Edit>,
+}
+
+impl Message {
+    fn to(recipient: &Address) -> Message {
+        Message { recipient: recipient.clone(), edits: Vec::new() }
+    }
+}
 
 impl CheckedMessage for Message {
     fn sender(&self) -> Option<&Address> {
@@ -82,7 +92,7 @@ impl CheckedMessage for Message {
     }
 
     fn recipients(&self) -> Vec<&Address> {
-        vec![&self.0]
+        vec![&self.recipient]
     }
 
     fn prefix(&self) -> &[u8] {
@@ -101,7 +111,8 @@ impl CheckedMessage for Message {
         Box::pin(ready(Ok(&b""[..])))
     }
 
-    fn edit(&mut self, _edit: Edit) -> Pin<Box<dyn Future<Output = Result<(), Reply>> + Send + '_>> {
+    fn edit(&mut self, edit: Edit) -> Pin<Box<dyn Future<Output = Result<(), Reply>> + Send + '_>> {
+        self.edits.push(edit);
         Box::pin(ready(Ok(())))
     }
 }
@@ -139,7 +150,7 @@ async fn session(check: &mut Box<dyn Check>) -> Verdict {
         ..SessionInfo::default()
     };
     let at_rcpt = SessionInfo { recipient: Some(&recipient), ..known };
-    let mut message = Message(recipient.clone());
+    let mut message = Message::to(&recipient);
     for stage in Stage::ALL {
         let verdict = match stage {
             Stage::Connect => check.connect(&known).await,
@@ -154,6 +165,24 @@ async fn session(check: &mut Box<dyn Check>) -> Verdict {
         }
     }
     Verdict::default()
+}
+
+/// Passes all stages of a chain that has only the service. Returns the edits of the message.
+async fn edits_in_chain(settings: PolicySettings, is_user: bool) -> Vec<Edit> {
+    let service = PolicyService::new(settings, Arc::new(Names), Arc::new(NoLog));
+    let mut checks = CheckChain::new(vec![Arc::new(service)]).start(Origin::Client).unwrap();
+    let recipient: Address = "b@b.test".parse().unwrap();
+    let listener = Some("127.0.0.1:25".parse().unwrap());
+    let known = SessionInfo { listener, is_user, recipient: Some(&recipient), ..SessionInfo::default() };
+    checks.connect(&known).await.unwrap();
+    checks.helo(&known).await.unwrap();
+    checks.mail(&known).await.unwrap();
+    let effects = checks.rcpt_admitted(&known).await.unwrap();
+    checks.add_recipient(effects);
+    checks.data(&known).await.unwrap();
+    let mut message = Message::to(&recipient);
+    checks.message(&known, &mut message).await.unwrap();
+    message.edits
 }
 
 async fn verdict_of(answer: &[u8]) -> Verdict {
@@ -204,13 +233,32 @@ async fn answers_become_verdicts() {
         (b"action=DISCARD\n\n", Decision::Discard { by: "policy service test".into() }.into()),
         (b"action=PREPEND X-A: b\n\n", edits(vec![Edit::PrependField(Field::new("X-A", "b").unwrap())])),
         (b"action=BCC c@c.test\n\n", edits(vec![Edit::add_recipient(address.clone())])),
-        (
-            b"action=REDIRECT c@c.test\n\n",
-            edits(vec![Edit::RemoveRecipient("b@b.test".parse().unwrap()), Edit::add_recipient(address)]),
-        ),
+        (b"action=REDIRECT c@c.test\n\n", edits(vec![Edit::Redirect(address)])),
         (b"action=WARN look\n\n", Verdict::default()),
     ] {
         assert_eq!(verdict_of(answer).await, expected, "{}", String::from_utf8_lossy(answer));
+    }
+}
+
+#[tokio::test]
+async fn mail_is_redirected_from_every_stage() {
+    for stage in Stage::ALL {
+        let address = Script::answering(b"action=REDIRECT c@c.test\n\n").listen().await;
+        let expected = [Edit::Redirect("c@c.test".parse().unwrap())];
+        assert_eq!(edits_in_chain(settings(&address, &[stage]), false).await, expected, "{stage:?}");
+    }
+}
+
+#[tokio::test]
+async fn mail_of_users_is_only_asked_about_in_the_scope() {
+    for stage in [Stage::Mail, Stage::Rcpt, Stage::Data, Stage::Message] {
+        for (users, expected) in [(true, 1), (false, 0)] {
+            let script = Script::answering(b"action=DUNNO\n\n");
+            let scope = ServiceScope { users, ..ServiceScope::default() };
+            let settings = PolicySettings { scope, ..settings(&script.listen().await, &[stage]) };
+            assert_eq!(edits_in_chain(settings, true).await, []);
+            assert_eq!(script.asked.lock().unwrap().len(), expected, "{stage:?} {users}");
+        }
     }
 }
 

@@ -94,6 +94,10 @@ impl CheckedMessage for MessageInCheck<'_> {
                 self.transaction.remove_recipient(&address);
                 Box::pin(ready(Ok(())))
             }
+            Edit::Redirect(address) => {
+                self.transaction.remove_recipients_from(0);
+                self.edit(Edit::add_recipient(address))
+            }
         }
     }
 }

@@ -8,7 +8,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use mail::{Address, BodyError, BodyType, Outcome, Recipient, TlsFailure, TlsProof, TlsSession};
+use mail::{Address, BodyError, BodyType, DsnNotify, Envelope, Outcome, Recipient, TlsFailure, TlsProof, TlsSession};
 use net::Endpoint;
 use protocol::smtp::client::{
     CloseReason, CommandArgument, ContentSize, RecipientOutcome, SmtpClientEvent, SmtpStage, Transaction,
@@ -127,10 +127,11 @@ struct TaskObserver<'a> {
     tls: &'a dyn Fn(&RemotePeer, Option<TlsFailure>),
 }
 
-/// How TLS went with a host that the domain of the recipients names; None if the operator has named it.
+/// How TLS went with a host that the domain of the recipients names; None if the operator has named it, or
+/// if the session is for what this server itself has to say.
 fn tls_session<T>(task: &RemoteTask<T>, peer: &RemotePeer, failure: Option<TlsFailure>) -> Option<TlsSession> {
     let Endpoint::Tcp(address) = peer.endpoint() else { return None };
-    if task.next_hop.is_configured {
+    if task.next_hop.is_configured || is_own(&task.envelope) {
         return None;
     }
     let recipient = task.envelope.recipients.get(*task.recipients.first()? as usize)?;
@@ -141,6 +142,14 @@ fn tls_session<T>(task: &RemoteTask<T>, peer: &RemotePeer, failure: Option<TlsFa
         demand: peer.tls().clone(),
         failure,
     })
+}
+
+/// Whether this server has written the message: a report, whose session is in no report (RFC 8460 section 3),
+/// since two servers would else tell each other of nothing but that, or a notice, which strangers can have
+/// sent to any domain.
+fn is_own(envelope: &Envelope) -> bool {
+    let is_silent = |recipient: &Recipient| recipient.notify == DsnNotify::NEVER;
+    envelope.sender.is_none() && envelope.client.address.is_none() && envelope.recipients.iter().all(is_silent)
 }
 
 /// A running task.

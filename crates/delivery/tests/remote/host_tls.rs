@@ -4,12 +4,12 @@
 use std::sync::Arc;
 
 use delivery::remote::{NextHop, NextHopFeedback, RemoteDeliveryConfig};
-use mail::{DanePolicy, DaneRecord, HostTls, Outcome, TlsFailure, TlsProof, VerifiedBy, VerifiedNames};
+use mail::{DanePolicy, DaneRecord, DsnNotify, HostTls, Outcome, TlsFailure, TlsProof, VerifiedBy, VerifiedNames};
 use net::{Endpoint, TlsClient, TrustedRoots};
 use protocol::smtp::client::{self, TlsPolicy};
 
 use super::support::{
-    ServerActivity, TestConnection, TestDelivery, body, client, config, hop, run_test, serve, summary,
+    ServerActivity, TestConnection, TestDelivery, body, client, config, hop, run_test, serve, summary, task,
 };
 
 const TEXT: &[u8] = b"Subject: x\r\n\r\nx\r\n";
@@ -195,6 +195,28 @@ fn how_tls_went_is_told_for_each_session_with_a_host_that_the_domain_names() {
             assert!(domains.eq(expected.iter().map(|_| "example.net")), "{tls}");
         });
     }
+}
+
+/// A null sender or NOTIFY=NEVER alone may be of a client.
+#[test]
+fn a_session_for_a_report_of_this_server_is_not_told() {
+    run_test(async {
+        for (has_sender, notify, expected) in
+            [(false, DsnNotify::NEVER, 0), (true, DsnNotify::NEVER, 1), (false, DsnNotify::UNSET, 1)]
+        {
+            let seen = ServerActivity::default();
+            let mut hop = Arc::unwrap_or_clone(demanding_hop(&HostTls::Transport, &[server(&seen).await]));
+            hop.is_configured = false;
+            let mut delivery = TestDelivery::new();
+            let mut task = task(&Arc::new(hop), 1, TO, body(TEXT));
+            let envelope = Arc::make_mut(&mut task.envelope);
+            envelope.sender = envelope.sender.take().filter(|_| has_sender);
+            envelope.recipients[0].notify = notify;
+            delivery.remote.start_task(task);
+            delivery.end().await;
+            assert_eq!(delivery.tls_sessions.len(), expected, "{has_sender} {notify:?}");
+        }
+    });
 }
 
 #[test]

@@ -4,7 +4,8 @@
 //! |---|---|---|
 //! | None | connect, HELO | HELO, MAIL |
 //! | Open | MAIL | all stages; an abort if another MAIL or HELO comes first |
-//! | Decided | the milter accepted, discarded or refused the message, or its end came | MAIL |
+//! | Decided | the milter accepted or refused the message, or its end came | MAIL |
+//! | Discarded | the milter discarded the message, which holds even if its recipient is refused | MAIL |
 //! | Failed | the milter failed | MAIL, on a new connection |
 
 use std::future::{Future, ready};
@@ -46,6 +47,7 @@ enum TransactionState {
     None,
     Open,
     Decided,
+    Discarded,
     Failed,
 }
 
@@ -88,6 +90,7 @@ impl MilterCheck {
         let answered = match self.transaction {
             TransactionState::Open => self.name_recipient(session, None).await,
             TransactionState::Failed => return self.failure_verdict(Stage::Rcpt),
+            TransactionState::Discarded => return Decision::Discard { by: self.by() }.into(),
             TransactionState::None | TransactionState::Decided => return Verdict::default(),
         };
         self.verdict(Stage::Rcpt, answered)
@@ -108,6 +111,7 @@ impl MilterCheck {
         let answered = match self.transaction {
             TransactionState::Open => self.ask(session, None, &MilterCommand::Data).await,
             TransactionState::Failed => return self.failure_verdict(Stage::Data),
+            TransactionState::Discarded => return Decision::Discard { by: self.by() }.into(),
             TransactionState::None | TransactionState::Decided => return Verdict::default(),
         };
         self.verdict(Stage::Data, answered)
@@ -122,6 +126,7 @@ impl MilterCheck {
             }
             TransactionState::Open => Ok(MilterAnswer::Continue),
             TransactionState::Failed => return self.failure_verdict(Stage::Message),
+            TransactionState::Discarded => return Decision::Discard { by: self.by() }.into(),
             TransactionState::Decided => return Verdict::default(),
         };
         let answered = match answered {
@@ -303,7 +308,10 @@ impl MilterCheck {
         if !is_over {
             self.end_transaction();
         }
-        self.transaction = TransactionState::Decided;
+        self.transaction = match decision {
+            Decision::Discard { .. } => TransactionState::Discarded,
+            _ => TransactionState::Decided,
+        };
     }
 
     fn fail(&mut self, failure: &MilterFailure) {

@@ -5,15 +5,13 @@
 //! | DUNNO, DEFER_IF_REJECT, INFO, WARN | the session goes on |
 //! | OK | the service is not asked again about the session, the message or the recipient |
 //! | REJECT, DEFER, DEFER_IF_PERMIT, 4xx, 5xx | the client gets the reply |
-//! | HOLD, DISCARD, PREPEND, BCC | it happens to the message, or to all messages after connect and HELO |
-//! | REDIRECT | the message goes to that address alone |
+//! | HOLD, DISCARD, PREPEND, BCC, REDIRECT | it happens to the message, or to all messages after connect and HELO |
 //!
 //! Policy services are asked when nothing else of the stage can refuse, so a deferral "if permitted" is
 //! one, and one "if rejected" is none.
 
 use std::sync::Arc;
 
-use mail::Address;
 use protocol::policy::PolicyAction;
 
 use super::PolicyService;
@@ -28,17 +26,15 @@ pub(super) struct PolicyCheck {
     service: Arc<PolicyService>,
     /// None until it is looked up.
     client_name: Option<Box<str>>,
-    /// Where the message goes instead.
-    redirect: Option<Address>,
 }
 
 impl PolicyCheck {
     pub(super) fn new(service: Arc<PolicyService>) -> PolicyCheck {
-        PolicyCheck { service, client_name: None, redirect: None }
+        PolicyCheck { service, client_name: None }
     }
 
     async fn check_client(&mut self, session: &SessionInfo<'_>) -> Verdict {
-        (self.client_name, self.redirect) = (None, None);
+        self.client_name = None;
         match self.service.settings.scope.includes_session(session) {
             true => self.check(Stage::Connect, session, None).await,
             false => Decision::Accept.into(),
@@ -46,7 +42,6 @@ impl PolicyCheck {
     }
 
     async fn check_sender(&mut self, session: &SessionInfo<'_>) -> Verdict {
-        self.redirect = None;
         match self.service.settings.scope.includes_message(session) {
             true => self.check(Stage::Mail, session, None).await,
             false => Decision::Accept.into(),
@@ -54,12 +49,7 @@ impl PolicyCheck {
     }
 
     async fn check_message(&mut self, session: &SessionInfo<'_>, message: &mut dyn CheckedMessage) -> Verdict {
-        let mut verdict = self.check(Stage::Message, session, Some(message.content_len())).await;
-        if let Some(redirect) = self.redirect.take() {
-            verdict.edits.extend(message.recipients().into_iter().cloned().map(Edit::RemoveRecipient));
-            verdict.edits.push(Edit::add_recipient(redirect));
-        }
-        verdict
+        self.check(Stage::Message, session, Some(message.content_len())).await
     }
 
     /// Asks the service, if it is to be asked at this stage.
@@ -74,10 +64,7 @@ impl PolicyCheck {
         let answered = ask(&self.service, &request).await;
         let by = || format!("policy service {}", self.service.settings.name).into();
         match answered.and_then(|action| self.verdict(stage, session, action, by())) {
-            Ok((verdict, redirect)) => {
-                self.redirect = redirect.or(self.redirect.take());
-                verdict
-            }
+            Ok(verdict) => verdict,
             Err(failure) => {
                 let on_failure = self.service.settings.on_failure;
                 self.service.log(format_args!("{failure}; on_failure: {}", on_failure.name()));
@@ -104,10 +91,9 @@ impl PolicyCheck {
         session: &SessionInfo<'_>,
         action: PolicyAction,
         by: Box<str>,
-    ) -> Result<(Verdict, Option<Address>), PolicyFailure> {
+    ) -> Result<Verdict, PolicyFailure> {
         let edit = |edit| Verdict { edits: vec![edit], ..Verdict::default() };
-        let mut redirect = None;
-        let verdict = match action {
+        Ok(match action {
             PolicyAction::Dunno | PolicyAction::DeferIfReject => Verdict::default(),
             PolicyAction::Log(text) => {
                 let helo = session.helo.unwrap_or_default();
@@ -122,12 +108,8 @@ impl PolicyCheck {
             PolicyAction::Discard => Decision::Discard { by }.into(),
             PolicyAction::Prepend(text) => edit(Edit::PrependField(field(&text)?)),
             PolicyAction::Bcc(address) => edit(Edit::add_recipient(parse_address(&address)?)),
-            PolicyAction::Redirect(address) => {
-                redirect = Some(parse_address(&address)?);
-                Verdict::default()
-            }
-        };
-        Ok((verdict, redirect))
+            PolicyAction::Redirect(address) => edit(Edit::Redirect(parse_address(&address)?)),
+        })
     }
 }
 
@@ -136,7 +118,7 @@ fn field(text: &str) -> Result<Field, crate::edit::InvalidField> {
     Field::new(name, value.trim_start())
 }
 
-fn parse_address(text: &str) -> Result<Address, mail::AddressError> {
+fn parse_address(text: &str) -> Result<mail::Address, mail::AddressError> {
     text.strip_prefix('<').and_then(|text| text.strip_suffix('>')).unwrap_or(text).parse()
 }
 

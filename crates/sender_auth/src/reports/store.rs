@@ -84,7 +84,7 @@ impl ReportStore {
                 Err(error) => return Err(error),
             }
         }
-        store.remove_unknown_files()?;
+        store.remove_old_files(today.before(DAYS_KEPT))?;
         Ok(store)
     }
 
@@ -93,13 +93,13 @@ impl ReportStore {
         self.unreadable
     }
 
-    /// Removes the files of days long ago.
-    fn remove_unknown_files(&self) -> io::Result<()> {
-        let known: Vec<PathBuf> = self.days.keys().map(|day| day_path(&self.folder, &day.to_string())).collect();
+    /// Removes the files of days before `oldest`. Those of days to come stay: the clock may be wrong now.
+    fn remove_old_files(&self, oldest: UtcDay) -> io::Result<()> {
+        let oldest = day_path(&self.folder, &oldest.to_string());
         for entry in fs::read_dir(&self.folder)? {
             let path = entry?.path();
             let is_ours = path.extension().is_some_and(|extension| extension == "jsonl" || extension == "new");
-            if is_ours && !known.contains(&path) {
+            if is_ours && path < oldest {
                 fs::remove_file(path)?;
             }
         }
@@ -130,18 +130,16 @@ impl ReportStore {
         self.days.values_mut().try_for_each(|stored| stored.file.write(&mut stored.counts))
     }
 
-    /// A report of an earlier day that is due.
+    /// The report of an earlier day that has been due for the longest time: what is tried again waits behind
+    /// all others, which would else never be sent if it always fails.
     pub fn next_due(&self, now: Timestamp, spread: Duration) -> Option<DueReport> {
-        let today = UtcDay::of(now);
-        self.days.range(..today).find_map(|(day, stored)| {
-            let is_due = |(subject, counts): &(&ReportSubject, &SubjectCounts)| {
-                let at = counts.retry_at.map_or_else(|| due_second(*day, subject, spread), Timestamp::seconds);
-                at <= now.seconds()
-            };
-            let (subject, _) = stored.counts.unreported().find(is_due)?;
-            let report = stored.counts.report(subject, day.begin(), day.end())?;
-            Some(DueReport { day: *day, report })
-        })
+        let waiting = self.days.range(..UtcDay::of(now)).flat_map(|(day, stored)| {
+            let unreported = stored.counts.unreported();
+            unreported.map(move |(subject, counts)| (due_at(*day, subject, counts, spread), *day, subject, stored))
+        });
+        let first = waiting.min_by_key(|(at, ..)| *at).filter(|(at, ..)| *at <= now.seconds());
+        let (_, day, subject, stored) = first?;
+        Some(DueReport { day, report: stored.counts.report(subject, day.begin(), day.end())? })
     }
 
     /// All reports about a domain, of today too, up to now.
@@ -210,6 +208,11 @@ impl ReportStore {
         };
         self.days.iter().flat_map(of_day).collect()
     }
+}
+
+/// The second from which a report is due.
+fn due_at(day: UtcDay, subject: &ReportSubject, counts: &SubjectCounts, spread: Duration) -> u64 {
+    counts.retry_at.map_or_else(|| due_second(day, subject, spread), Timestamp::seconds)
 }
 
 /// When the report of a day about a subject is due: spread evenly, and the same after a restart.
@@ -333,6 +336,30 @@ mod tests {
         assert_eq!(store.remove_old_days(noon(102)).unwrap(), 0);
         assert_eq!(store.remove_old_days(noon(103)).unwrap(), 1);
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_report_that_is_tried_again_waits_behind_the_others() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut store = open(folder.path(), noon(100));
+        store.add(noon(100), observation("a.example", "mx1")).unwrap();
+        store.add(noon(100), observation("b.example", "mx1")).unwrap();
+        let first = store.next_due(noon(101), SPREAD).unwrap();
+        store.postpone(&first, noon(101) + Duration::from_secs(1));
+        let second = store.next_due(noon(101) + Duration::from_secs(2), SPREAD).unwrap();
+        assert_ne!(first, second);
+        store.finish(&second).unwrap();
+        assert_eq!(store.next_due(noon(101) + Duration::from_secs(2), SPREAD), Some(first));
+    }
+
+    #[test]
+    fn a_clock_that_is_behind_at_the_start_costs_no_counts() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut store = open(folder.path(), noon(100));
+        store.add(noon(100), observation("a.example", "mx1")).unwrap();
+        store.write().unwrap();
+        assert_eq!(open(folder.path(), noon(0)).summaries(), []);
+        assert_eq!(open(folder.path(), noon(100)).summaries(), store.summaries());
     }
 
     #[test]
