@@ -139,11 +139,14 @@ impl IntakeSession {
     async fn begin_transaction(&mut self, mail: MailRequest) -> Result<(), Reply> {
         self.context.admit_message(&self.client.permit).map_err(ResourceRefusal::reply)?;
         let transaction = Transaction::new(&self.context, mail);
-        self.check_sender_rules(transaction.id, &transaction.mail).await?;
+        let incoming = Box::new(IncomingMessage { transaction, body: None, failed: None });
+        let Transaction { id, mail, .. } = &incoming.transaction;
+        self.check_sender_rules(*id, mail).await?;
         if let Some(user) = self.session.user() {
-            self.context.check_sender(user, transaction.mail.sender.as_ref()).await?;
+            // Boxed, to keep sessions small.
+            Box::pin(self.context.check_sender(user, mail.sender.as_ref())).await?;
         }
-        self.incoming = Some(Box::new(IncomingMessage { transaction, body: None, failed: None }));
+        self.incoming = Some(incoming);
         Ok(())
     }
 

@@ -29,7 +29,8 @@ impl IntakeSession {
     pub(crate) async fn check_sender_rules(&mut self, id: QueueId, mail: &MailRequest) -> Result<(), Reply> {
         let Some(checks) = &mut self.checks else { return Ok(()) };
         let known = session_info(&self.session, &self.client, self.security.as_deref().copied());
-        let info = Box::new(SessionInfo { id: Some(id), sender: Some(mail.sender.as_ref()), mail: Some(mail), ..known });
+        let info =
+            Box::new(SessionInfo { id: Some(id), sender: Some(mail.sender.as_ref()), mail: Some(mail), ..known });
         let checked = Box::pin(checks.mail(&info)).await;
         record_refusal(checked, &mut self.denied_by)
     }
@@ -54,10 +55,10 @@ impl IntakeSession {
     ) -> Result<Disposition, Reply> {
         let Some(checks) = &mut self.checks else { return Ok(Disposition::default()) };
         if checks.concern_message() {
-            let known = session_info(&self.session, &self.client, self.security.as_deref().copied());
             let (context, denied_by) = (&self.context, &mut self.denied_by);
             // Boxed, to keep sessions small.
             let judgement = async {
+                let known = session_info(&self.session, &self.client, self.security.as_deref().copied());
                 let (id, mail, recipients) = (transaction.id, transaction.mail.clone(), transaction.recipient_count());
                 let sender = Some(mail.sender.as_ref());
                 let session = SessionInfo { id: Some(id), sender, mail: Some(&mail), recipients, ..known };

@@ -15,7 +15,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::sender_auth::SenderAuth;
 use anyhow::Context;
 use control::api::ApiSettings;
 use control::{AdaptiveValue, AddressExplainer, ControlParts, ControlTables};
@@ -35,7 +34,7 @@ use queue::{NextHopLimits, QueueNumber};
 use crate::relay_logins::relay_logins;
 use crate::report_sender::RunningReports;
 use crate::retrieval_parts::RetrievalParts;
-use crate::signing::SigningParts;
+use crate::sender_parts::SenderParts;
 use crate::tables::OpenTables;
 use ::sender_auth::srs::SrsRewriter;
 use config::{self, Config, DomainPattern, QueueSettings, SmtpTransportSettings, TransportKind};
@@ -472,16 +471,14 @@ pub fn control_parts(
 pub fn with_counters(
     parts: ControlParts,
     chosen: Vec<AdaptiveValue>,
-    sender_auth: Option<&SenderAuth>,
-    signing: &SigningParts,
-    srs: Option<&SrsRewriter>,
+    senders: &SenderParts,
     reports: Option<&RunningReports>,
 ) -> ControlParts {
     ControlParts {
         chosen,
-        sender_auth: sender_auth.map(|check| check.state.counters.clone()),
-        signatures: signing.counters_if_signing(),
-        srs: srs.map(|srs| srs.counters().clone()),
+        sender_auth: senders.auth.as_ref().map(|check| check.state.counters.clone()),
+        signatures: senders.signing.counters_if_signing(),
+        srs: senders.srs.as_ref().map(|srs| srs.counters().clone()),
         reports: reports.map(RunningReports::control_parts),
         ..parts
     }

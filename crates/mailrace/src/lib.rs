@@ -36,6 +36,7 @@ pub mod reload;
 pub mod report_command;
 pub mod report_sender;
 pub mod retrieval_parts;
+pub mod sender_parts;
 pub mod serve;
 pub mod server_parts;
 mod service;

@@ -45,8 +45,6 @@ use mail::{LogLevel, ServerLog};
 use mailbox::quota::UsageCounter;
 use mta_sts::PolicyCache;
 use net::{BoundListener, InheritedSockets, ListenerSocket, SessionWorkers, TlsServer, session_runtime};
-use sender_auth::SenderAuth;
-use sender_auth::srs::SrsRewriter;
 use tokio::runtime::Runtime;
 
 use crate::certificates::{self, CertificateWatchHandle, WatchConfig};
@@ -57,6 +55,7 @@ use crate::listeners::{self, SessionParts};
 use crate::logins::{self, ServerSecret};
 use crate::report_sender::{ReportContext, RunningReports};
 use crate::retrieval_parts::RetrievalParts;
+use crate::sender_parts::SenderParts;
 use crate::server_parts::{self, PreviousParts, ProcessLimits, ServerParts};
 use crate::signing::SigningParts;
 use crate::tables::{self, OpenTables};
@@ -84,16 +83,12 @@ pub struct RunningServer {
     pub queues: queue::SchedulerConfig,
     /// The access rules in use.
     pub access_rules: Option<Arc<AccessRules>>,
-    /// The check of senders in use.
-    pub sender_auth: Option<Arc<SenderAuth>>,
     /// Counts mailboxes, if any has a quota.
     pub quota_counter: Option<UsageCounter>,
     /// The MTA-STS policies of other domains.
     pub sts_policies: Option<Arc<PolicyCache>>,
-    /// What signs.
-    pub signing: SigningParts,
-    /// What rewrites senders of forwarded mail.
-    pub srs: Option<Arc<SrsRewriter>>,
+    /// What verifies, signs and rewrites senders.
+    pub senders: SenderParts,
     /// Counts and sends reports to the owners of other domains, if any are sent.
     pub reports: Option<RunningReports>,
     /// What sessions use.
@@ -129,11 +124,9 @@ struct PreparedReload {
     dnsbl_lists: DnsblLists,
     queues: queue::SchedulerConfig,
     access_rules: Option<Arc<AccessRules>>,
-    sender_auth: Option<Arc<SenderAuth>>,
     quota_counter: Option<UsageCounter>,
     sts_policies: Option<Arc<PolicyCache>>,
-    signing: SigningParts,
-    srs: Option<Arc<SrsRewriter>>,
+    senders: SenderParts,
     policy: IntakeContextParts,
     retrieval: RetrievalParts,
     sockets: Vec<Arc<ListenerSocket>>,
@@ -178,15 +171,13 @@ impl RunningServer {
         let tables = self.tables.reopen_changed(&loaded.config, tables::table_event_logger(self.log.clone()))?;
         doubts.iter().for_each(|doubt| self.log.event(LogLevel::Warning, doubt, &[]));
         if differences.is_empty() && self.tables.is_same(&tables) {
-            let has_new_keys = self.signing.reload_keys(&loaded.config, &self.tables)?;
-            let has_new_secrets = from_config::reload_srs_secrets(&loaded.config, self.srs.as_deref())?;
+            let changes = self.senders.reload_files(&loaded.config, &self.tables)?;
             let acceptor = self.certificate_watch.current().acceptor;
             let has_fresh = acceptor.is_some_and(|acceptor| certificates::reload_now(&acceptor, &self.log));
             self.loaded = loaded;
             let mut report: Vec<String> = Vec::new();
             report.extend(has_fresh.then(|| "certificates".into()));
-            report.extend(has_new_keys.then(|| "signing keys".into()));
-            report.extend(has_new_secrets.then(|| "secrets of SRS".into()));
+            report.extend(changes);
             if report.is_empty() {
                 report.push("nothing has changed".into());
             }
@@ -211,11 +202,9 @@ impl RunningServer {
             dnsbl_lists: &self.dnsbl_lists,
             queues: &self.queues,
             access_rules: self.access_rules.as_deref(),
-            sender_auth: self.sender_auth.as_deref(),
             quota_counter: self.quota_counter.as_ref(),
             sts_policies: self.sts_policies.as_ref(),
-            signing: &self.signing,
-            srs: self.srs.as_deref(),
+            senders: &self.senders,
             logins: self.intake.logins.as_ref(),
             retrieval: &self.retrieval,
         };
@@ -227,18 +216,16 @@ impl RunningServer {
             dnsbl_lists,
             queues,
             access_rules,
-            sender_auth,
             quota_counter,
             sts_policies,
-            signing,
-            srs,
+            senders,
             dispatcher,
             intake,
             retrieval,
             explainer,
             chosen,
         } = parts;
-        let report_context = self.report_context(new, &intake.directory, &signing)?;
+        let report_context = self.report_context(new, &intake.directory, &senders.signing)?;
         let acceptor = match self.certificate_watch.current().acceptor {
             Some(same) if is_same_tls(old, new) && from_config::has_tls(new) => Some(same),
             _ => from_config::load_tls_acceptor(new)?.map(Arc::new),
@@ -260,11 +247,9 @@ impl RunningServer {
             dnsbl_lists,
             queues,
             access_rules,
-            sender_auth,
             quota_counter,
             sts_policies,
-            signing,
-            srs,
+            senders,
             policy: intake,
             retrieval,
             sockets,
@@ -300,11 +285,9 @@ impl RunningServer {
             dnsbl_lists: lists,
             queues,
             access_rules,
-            sender_auth,
             quota_counter,
             sts_policies,
-            signing,
-            srs,
+            senders,
             policy,
             mut retrieval,
             sockets,
@@ -327,11 +310,11 @@ impl RunningServer {
         let context = self.control_context.clone();
         let rules = access_rules.clone();
         let parts = from_config::control_parts(config, explainer, intake.clone(), &retrieval, rules, &tables, &lists);
-        let (rewriter, reports) = (srs.as_deref(), self.reports.as_ref());
-        let parts = from_config::with_counters(parts, chosen, sender_auth.as_deref(), &signing, rewriter, reports);
+        let parts = from_config::with_counters(parts, chosen, &senders, self.reports.as_ref());
         self.control_server.set_handler(ControlHandler::new(parts, context));
         if let Some(scanner) = &self.drop_scanner {
-            scanner.reconfigure(server_parts::drop_folder_config(config, &intake, &signing, &self.log, drop_runtime));
+            let signing = &senders.signing;
+            scanner.reconfigure(server_parts::drop_folder_config(config, &intake, signing, &self.log, drop_runtime));
         }
         let commit_notifiers = &self.commit_notifiers;
         let parts = SessionParts {
@@ -365,8 +348,7 @@ impl RunningServer {
         drop_when_unused(self.dnsbl_lists.iter(), |list| lists.iter().any(|new| Arc::ptr_eq(new, list)));
         (self.loaded, self.tables, self.dnsbl_lists, self.queues) = (loaded, tables, lists, queues);
         (self.access_rules, self.quota_counter) = (access_rules, quota_counter);
-        (self.sender_auth, self.sts_policies) = (sender_auth, sts_policies);
-        (self.signing, self.srs) = (signing, srs);
+        (self.senders, self.sts_policies) = (senders, sts_policies);
         (self.intake, self.retrieval) = (intake, retrieval);
     }
 

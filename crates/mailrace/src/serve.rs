@@ -250,13 +250,17 @@ struct StartInputs {
     drain_only: bool,
 }
 
+/// Starts the control socket, and what answers the same requests by HTTP.
 fn start_control_server(
-    socket: &Path,
+    config: &Config,
     parts: ControlParts,
     context: &SharedControlState,
-) -> anyhow::Result<ControlServer> {
-    ControlServer::start(socket, ControlHandler::new(parts, context.clone()))
-        .with_context(|| format!("the control socket {}", socket.display()))
+) -> anyhow::Result<(ControlServer, Api)> {
+    let socket = &config.admin.socket;
+    let server = ControlServer::start(socket, ControlHandler::new(parts, context.clone()))
+        .with_context(|| format!("the control socket {}", socket.display()))?;
+    let api = Api::new(server.handler(), TokenFile::in_data_dir(&config.data_dir));
+    Ok((server, api))
 }
 
 /// Opens the spool and starts everything, the listeners last.
@@ -266,23 +270,20 @@ fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::R
     let tables = OpenTables::open(config, tables::table_event_logger(log.clone()))?;
     // A server that drains its queue makes no mail of its own.
     let collector = if drain_only { None } else { from_config::report_collector(config, &log)? };
-    let parts = ServerParts::build(config, tables, secret, limits, None, collector.as_ref(), &log)?;
     let ServerParts {
         tables,
         dnsbl_lists,
         queues,
         access_rules,
-        sender_auth,
         quota_counter,
         sts_policies,
-        signing,
-        srs,
+        senders,
         dispatcher,
         intake,
         retrieval,
         explainer,
         chosen,
-    } = parts;
+    } = ServerParts::build(config, tables, secret, limits, None, collector.as_ref(), &log)?;
     let outcome_counters = Arc::new(OutcomeCounters::default());
     let (spool, flow, scheduler) =
         start_dispatcher(config, dispatcher, &queues, limits, &outcome_counters, collector.as_ref(), &log)?;
@@ -294,12 +295,11 @@ fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::R
     let (rules, lists) = (access_rules.clone(), &dnsbl_lists);
     let control_parts =
         from_config::control_parts(config, explainer, intake.clone(), &retrieval, rules, &tables, lists);
-    let reports = collector.map(|collector| start_reports(config, collector, &intake, &signing, &log)).transpose()?;
-    let (counted, rewriter) = (sender_auth.as_deref(), srs.as_deref());
-    let parts = from_config::with_counters(control_parts, chosen, counted, &signing, rewriter, reports.as_ref());
-    let control_server = start_control_server(&config.admin.socket, parts, &control_context)?;
-    let api = Api::new(control_server.handler(), TokenFile::in_data_dir(&config.data_dir));
-    let drop_scanner = (!drain_only).then(|| start_drop_scanner(config, &intake, &signing, &log)).transpose()?;
+    let signing = &senders.signing;
+    let reports = collector.map(|collector| start_reports(config, collector, &intake, signing, &log)).transpose()?;
+    let parts = from_config::with_counters(control_parts, chosen, &senders, reports.as_ref());
+    let (control_server, api) = start_control_server(config, parts, &control_context)?;
+    let drop_scanner = (!drain_only).then(|| start_drop_scanner(config, &intake, signing, &log)).transpose()?;
     let commit_notifiers: Box<[CommitNotifier]> = (0..limits.threads).map(|_| CommitNotifier::default()).collect();
     let parts = SessionParts {
         intake: &intake,
@@ -319,11 +319,9 @@ fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::R
         dnsbl_lists,
         queues,
         access_rules,
-        sender_auth,
         quota_counter,
         sts_policies,
-        signing,
-        srs,
+        senders,
         reports,
         intake,
         retrieval,

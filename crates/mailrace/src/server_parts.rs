@@ -16,9 +16,7 @@ use lookup::directory::RecipientDirectory;
 use mail::{LogLevel, OperatorLog, QuotaCheck, ServerLog};
 use mailbox::quota::UsageCounter;
 use mta_sts::PolicyCache;
-use sender_auth::SenderAuth;
 use sender_auth::reports::ReportCollector;
-use sender_auth::srs::SrsRewriter;
 use serde_json::Value;
 use tokio::runtime::Runtime;
 
@@ -30,6 +28,7 @@ use crate::logins::{self, PreviousCredentialChecker, ServerSecret};
 use crate::mailbox_locator::DirectoryMailboxLocator;
 use crate::privileges::SessionLimits;
 use crate::retrieval_parts::RetrievalParts;
+use crate::sender_parts::SenderParts;
 use crate::signing::SigningParts;
 use crate::tables::{self, OpenTables};
 use crate::{check, privileges};
@@ -45,16 +44,12 @@ pub struct ServerParts {
     pub queues: queue::SchedulerConfig,
     /// The access rules.
     pub access_rules: Option<Arc<AccessRules>>,
-    /// The check of senders.
-    pub sender_auth: Option<Arc<SenderAuth>>,
     /// Counts mailboxes, if any has a quota.
     pub quota_counter: Option<UsageCounter>,
     /// The MTA-STS policies of other domains, if any transport asks for them.
     pub sts_policies: Option<Arc<PolicyCache>>,
-    /// What signs.
-    pub signing: SigningParts,
-    /// What rewrites senders of forwarded mail.
-    pub srs: Option<Arc<SrsRewriter>>,
+    /// What verifies, signs and rewrites senders.
+    pub senders: SenderParts,
     /// What happens to messages after their commit.
     pub dispatcher: DispatcherConfig,
     /// What sessions use.
@@ -79,16 +74,12 @@ pub struct PreviousParts<'a> {
     pub queues: &'a queue::SchedulerConfig,
     /// Its access rules.
     pub access_rules: Option<&'a AccessRules>,
-    /// Its check of senders.
-    pub sender_auth: Option<&'a SenderAuth>,
     /// Its counter of mailboxes.
     pub quota_counter: Option<&'a UsageCounter>,
     /// Its MTA-STS policies of other domains.
     pub sts_policies: Option<&'a Arc<PolicyCache>>,
-    /// What signs for it.
-    pub signing: &'a SigningParts,
-    /// What rewrites senders for it.
-    pub srs: Option<&'a SrsRewriter>,
+    /// What verifies, signs and rewrites senders for it.
+    pub senders: &'a SenderParts,
     /// Its logins.
     pub logins: Option<&'a LoginPolicy>,
     /// Its parts of retrieval.
@@ -122,14 +113,14 @@ impl ServerParts {
     ) -> anyhow::Result<ServerParts> {
         let queues = queues(config, before)?;
         let dnsbl_lists = dnsbl_lists(config, before, log)?;
-        let srs = from_config::srs_rewriter(config, before.and_then(|before| before.srs))?;
+        let srs = from_config::srs_rewriter(config, before.and_then(|before| before.senders.srs.as_deref()))?;
         let rules = || from_config::classifier_rules(config, &tables, &queues, srs.as_ref());
         let directory = Arc::new(from_config::recipient_directory(config, &tables, srs.as_ref()));
         let quota_counter = from_config::quota_counter(config, before.and_then(|before| before.quota_counter));
         let quota_counter = quota_counter.context("starting")?;
         let sts_policies = from_config::sts_policies(config, before.and_then(|before| before.sts_policies), log);
         let router = from_config::routing_config(config, sts_policies.as_ref());
-        let signing = SigningParts::build(config, &tables, before.map(|before| before.signing))?;
+        let signing = SigningParts::build(config, &tables, before.map(|before| &before.senders.signing))?;
         let notice_signer = signing.notice_signer(config, Arc::new(from_config::throttled_log(log.clone())));
         let notices = from_config::notice_config(config, random(), notice_signer);
         let counter = quota_counter.as_ref();
@@ -139,16 +130,16 @@ impl ServerParts {
         let access_rules = from_config::compile_access_rules(config, &tables, &dnsbl_lists);
         let rules_before = before.and_then(|before| before.access_rules);
         let access_rules = access_rules.map(|rules| Arc::new(rules.with_counters_from(rules_before)));
-        let auth_before = before.and_then(|before| Some((before.config, before.sender_auth?)));
-        let sender_auth = from_config::sender_auth(config, auth_before, reports)?;
+        let auth_before = before.and_then(|before| Some((before.config, before.senders.auth.as_deref()?)));
+        let auth = from_config::sender_auth(config, auth_before, reports)?;
         let problems = || Arc::new(from_config::throttled_log(log.clone())) as Arc<dyn OperatorLog>;
-        let external_filters = from_config::external_filters(config, sender_auth.as_ref(), &problems())?;
+        let external_filters = from_config::external_filters(config, auth.as_ref(), &problems())?;
         let sessions = session_limits(config, limits)?;
         let intake = IntakeContextParts {
             directory: directory.clone(),
             postmaster: from_config::postmaster_address(config)?,
             access_rules: access_rules.clone(),
-            sender_auth: sender_auth.clone(),
+            sender_auth: auth.clone(),
             external_filters,
             signing: signing.clone(),
             logins: logins(config, &tables, secret, before)?,
@@ -169,11 +160,9 @@ impl ServerParts {
             dnsbl_lists,
             queues,
             access_rules,
-            sender_auth,
             quota_counter,
             sts_policies,
-            signing,
-            srs,
+            senders: SenderParts { auth, signing, srs },
             dispatcher,
             intake,
             retrieval,
