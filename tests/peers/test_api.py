@@ -149,7 +149,7 @@ class Tokens(ApiCase):
 
 
 class Reading(ApiCase):
-    API = "page = 2"
+    API = 'page = 2\nhosts = ["bench.test"]'
 
     def test_metrics_are_those_of_status_as_openmetrics(self):
         text = self.get("/metrics").decode()
