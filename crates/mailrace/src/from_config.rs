@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use control::api::ApiSettings;
-use control::{AdaptiveValue, AddressExplainer, ControlParts, ControlTables};
+use control::{AddressExplainer, ControlParts, ControlTables};
 use delivery::bounce::{NoticeLimiter, NoticeLimits, NoticeSigner};
 use delivery::remote::RemoteDeliveryConfig;
 use filter::access::AccessRules;
@@ -32,9 +32,7 @@ use protocol::smtp::server as smtp;
 use queue::{NextHopLimits, QueueNumber};
 
 use crate::relay_logins::relay_logins;
-use crate::report_sender::RunningReports;
 use crate::retrieval_parts::RetrievalParts;
-use crate::sender_parts::SenderParts;
 use crate::tables::OpenTables;
 use ::sender_auth::srs::SrsRewriter;
 use config::{self, Config, DomainPattern, QueueSettings, SmtpTransportSettings, TransportKind};
@@ -463,24 +461,6 @@ pub fn control_parts(
         signatures: None,
         srs: None,
         reports: None,
-    }
-}
-
-/// Adds what was chosen in place of the configuration, the counters that the metrics show, and the sender of
-/// reports.
-pub fn with_counters(
-    parts: ControlParts,
-    chosen: Vec<AdaptiveValue>,
-    senders: &SenderParts,
-    reports: Option<&RunningReports>,
-) -> ControlParts {
-    ControlParts {
-        chosen,
-        sender_auth: senders.auth.as_ref().map(|check| check.state.counters.clone()),
-        signatures: senders.signing.counters_if_signing(),
-        srs: senders.srs.as_ref().map(|srs| srs.counters().clone()),
-        reports: reports.map(RunningReports::control_parts),
-        ..parts
     }
 }
 

@@ -297,7 +297,7 @@ fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::R
         from_config::control_parts(config, explainer, intake.clone(), &retrieval, rules, &tables, lists);
     let signing = &senders.signing;
     let reports = collector.map(|collector| start_reports(config, collector, &intake, signing, &log)).transpose()?;
-    let parts = from_config::with_counters(control_parts, chosen, &senders, reports.as_ref());
+    let parts = server_parts::with_counters(control_parts, chosen, &senders, reports.as_ref());
     let (control_server, api) = start_control_server(config, parts, &control_context)?;
     let drop_scanner = (!drain_only).then(|| start_drop_scanner(config, &intake, signing, &log)).transpose()?;
     let commit_notifiers: Box<[CommitNotifier]> = (0..limits.threads).map(|_| CommitNotifier::default()).collect();

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use config::{Config, ListenerSettings};
-use control::{AdaptiveValue, AddressExplainer, Bounds};
+use control::{AdaptiveValue, AddressExplainer, Bounds, ControlParts};
 use dispatch::{ClassifierRules, DispatcherConfig, NoticeConfig};
 use filter::access::AccessRules;
 use intake::drop_folder::{self, DropFolderConfig, DropSubmitter};
@@ -27,6 +27,7 @@ use crate::intake_context::IntakeContextParts;
 use crate::logins::{self, PreviousCredentialChecker, ServerSecret};
 use crate::mailbox_locator::DirectoryMailboxLocator;
 use crate::privileges::SessionLimits;
+use crate::report_sender::RunningReports;
 use crate::retrieval_parts::RetrievalParts;
 use crate::sender_parts::SenderParts;
 use crate::signing::SigningParts;
@@ -232,6 +233,24 @@ pub fn log_config_warnings(config: &Config, sessions: SessionLimits, log: &Log) 
 /// A random number that outsiders cannot guess.
 pub fn random() -> u64 {
     RandomState::new().hash_one(std::process::id())
+}
+
+/// Adds what was chosen in place of the configuration, the counters that the metrics show, and the sender of
+/// reports.
+pub fn with_counters(
+    parts: ControlParts,
+    chosen: Vec<AdaptiveValue>,
+    senders: &SenderParts,
+    reports: Option<&RunningReports>,
+) -> ControlParts {
+    ControlParts {
+        chosen,
+        sender_auth: senders.auth.as_ref().map(|check| check.state.counters.clone()),
+        signatures: senders.signing.counters_if_signing(),
+        srs: senders.srs.as_ref().map(|srs| srs.counters().clone()),
+        reports: reports.map(RunningReports::control_parts),
+        ..parts
+    }
 }
 
 /// The settings of the drop folder. Lookups run on this runtime.

@@ -1,5 +1,6 @@
 //! The command line as users see it: help, exit codes, and output streams.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -94,17 +95,24 @@ fn check_sums_up_a_configuration_without_faults() {
     let folder = tempfile::tempdir().unwrap();
     let text = include_str!("../../config/tests/full.toml")
         .replace("/etc/mailrace/", "")
-        .replace("{data_dir}/people", "people");
+        .replace("{data_dir}/people", "people")
+        .replace("/etc/srs", "srs.new")
+        .replace("{data_dir}/srs.old", "srs.old");
     // On some machines a server listens on this socket.
     let text = text.replace("/run/dovecot/", "/nowhere/");
     std::fs::write(folder.path().join("full.toml"), text).unwrap();
     std::fs::write(folder.path().join("people"), "bob@example.org\n").unwrap();
+    for secret in ["srs.new", "srs.old"] {
+        let path = folder.path().join(secret);
+        std::fs::write(&path, "0123456789abcdef0123456789abcdef\n").unwrap();
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
+    }
     mailrace(folder.path(), &["table", "build", "people", "aliases.cdb"]);
     let output = mailrace(folder.path(), &["check", "--config", "full.toml"]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let summary = stdout(&output);
     insta::assert_snapshot!(summary);
-    assert!(std::fs::read_dir(folder.path()).unwrap().count() == 3, "check creates no files");
+    assert!(std::fs::read_dir(folder.path()).unwrap().count() == 5, "check creates no files");
 }
 
 #[test]
