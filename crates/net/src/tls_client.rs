@@ -127,7 +127,8 @@ fn failure_of(error: &rustls::Error) -> TlsFailure {
         | CertificateError::NotValidYet
         | CertificateError::NotValidYetContext { .. } => TlsFailure::Expired,
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => TlsFailure::HostMismatch,
-        CertificateError::UnknownIssuer => TlsFailure::Untrusted,
+        // What has no name of its own is wrong with the chain: most often the certificate has signed itself.
+        CertificateError::UnknownIssuer | CertificateError::Other(_) => TlsFailure::Untrusted,
         _ => TlsFailure::Other,
     }
 }
