@@ -265,14 +265,15 @@ pub(super) fn next_hops_after<R: Clone>(
     let is_after = |hop: &NextHopView<'_>| after.is_none_or(|after| hop.name > after);
     let all = queues.next_hop_views().filter(is_after).collect();
     first_sorted(all, limit, |one: &NextHopView<'_>, other: &NextHopView<'_>| one.name.cmp(other.name))
-        .iter().map(|hop| next_hop_status(queues, hop, now)).collect()
+        .iter()
+        .map(|hop| next_hop_status(queues, hop, now))
+        .collect()
 }
 
 /// At most `limit` next hops: those that cannot be reached first, then those with the most failures
 /// in a row, then those with an error, then the busiest.
 pub(super) fn troubled_next_hops<R: Clone>(queues: &Queues<R>, limit: usize, now: Timestamp) -> Vec<NextHopStatus> {
-    let trouble =
-        |hop: &NextHopView<'_>| (hop.probe_at.is_some(), hop.failures, hop.error.is_some(), hop.attempts);
+    let trouble = |hop: &NextHopView<'_>| (hop.probe_at.is_some(), hop.failures, hop.error.is_some(), hop.attempts);
     let order = |one: &NextHopView<'_>, other: &NextHopView<'_>| {
         trouble(other).cmp(&trouble(one)).then_with(|| one.name.cmp(other.name))
     };
@@ -313,7 +314,10 @@ pub(super) fn largest_destinations<R: Clone>(
     now: Timestamp,
 ) -> Vec<DestinationStatus> {
     let order = |one: &DestinationView<'_>, other: &DestinationView<'_>| {
-        other.recipients.cmp(&one.recipients).then_with(|| destination_key(queues, one).cmp(&destination_key(queues, other)))
+        other
+            .recipients
+            .cmp(&one.recipients)
+            .then_with(|| destination_key(queues, one).cmp(&destination_key(queues, other)))
     };
     let found = first_sorted(queues.destination_views().collect(), limit, order);
     found.iter().map(|view| destination_status(queues, view, now)).collect()
@@ -335,7 +339,7 @@ pub(super) fn destinations_after<R: Clone>(
 }
 
 fn destination_key<'a, R: Clone>(queues: &'a Queues<R>, view: &DestinationView<'a>) -> (&'a str, &'a str) {
-    (view.name, &queues.config().queues[usize::from(view.queue.0)].name)
+    (view.name, &*queues.config().queues[usize::from(view.queue.0)].name)
 }
 
 fn destination_status<R: Clone>(queues: &Queues<R>, view: &DestinationView<'_>, now: Timestamp) -> DestinationStatus {

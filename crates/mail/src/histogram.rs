@@ -34,7 +34,8 @@ impl Histogram {
         for (power, count) in self.buckets.iter().enumerate().filter(|(_, count)| **count > 0) {
             let count = *count as f64;
             if below + count >= rank {
-                let (lower, upper) = if power == 0 { (0.0, 1.0) } else { ((1u64 << (power - 1)) as f64, (1u64 << power) as f64) };
+                let (lower, upper) =
+                    if power == 0 { (0.0, 1.0) } else { ((1u64 << (power - 1)) as f64, (1u64 << power) as f64) };
                 return Some(lower + (upper - lower) * ((rank - below) / count).clamp(0.0, 1.0));
             }
             below += count;

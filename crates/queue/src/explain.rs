@@ -8,8 +8,8 @@ use crate::attempt::NextHopId;
 use crate::next_hop_state::NextHopState;
 use crate::recipient::{QueuedMessage, QueuedRecipient, RecipientStage};
 use crate::{
-    BlockReason, ConcurrencyReason, DestinationId, DestinationView, NextHopView, QueueNumber, QueueView, Queues, RecipientProgress,
-    RecipientView,
+    BlockReason, ConcurrencyReason, DestinationId, DestinationView, NextHopView, QueueNumber, QueueView, Queues,
+    RecipientProgress, RecipientView,
 };
 
 impl<R: Clone> Queues<R> {

@@ -203,7 +203,8 @@ fn destinations(
             let after = cursor.map(|cursor| after(cursor).ok_or_else(no_cursor)).transpose()?;
             let destinations = handler.destinations(after, limit)?;
             let is_full = destinations.len() == limit;
-            let next = destinations.last().filter(|_| is_full).map(|last| format!("{} {}", last.destination, last.queue));
+            let next =
+                destinations.last().filter(|_| is_full).map(|last| format!("{} {}", last.destination, last.queue));
             json(&DestinationPage { destinations, next })
         }
     }

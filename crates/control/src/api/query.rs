@@ -38,6 +38,7 @@ pub(super) struct NextHopQuery {
     /// `next` of the page before. Only by name.
     pub(super) cursor: Option<String>,
     /// By name, or those in trouble first. By name if it is missing.
+    #[schema(inline)]
     pub(super) order: NextHopOrder,
 }
 
@@ -62,6 +63,7 @@ pub(super) struct DestinationQuery {
     /// `next` of the page before. Only by name.
     pub(super) cursor: Option<String>,
     /// By name, or those with the most recipients first. By name if it is missing.
+    #[schema(inline)]
     pub(super) order: DestinationOrder,
 }
 
@@ -81,6 +83,7 @@ pub(super) enum DestinationOrder {
 #[serde(default, deny_unknown_fields)]
 pub(super) struct HistoryQuery {
     /// The last hour if it is missing.
+    #[schema(inline)]
     pub(super) span: HistorySpan,
 }
 

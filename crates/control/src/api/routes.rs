@@ -303,7 +303,8 @@ mod tests {
         assert_eq!(operation(Method::Post, "/api/v1/queues/a b/pause"), Ok(named));
         assert_eq!(operation(Method::Get, "/api/v1/queues/a/pause"), Err(NoRoute::Method));
         assert_eq!(operation(Method::Post, "/healthz"), Err(NoRoute::Method));
-        for path in ["/", "/healthz/", "/api/v1/queues/", "/api/v1/messages//content", "/api/v1/queues/a/b/pause", "/x"]
+        for path in
+            ["//", "/healthz/", "/api/v1/queues/", "/api/v1/messages//content", "/api/v1/queues/a/b/pause", "/x"]
         {
             assert_eq!(operation(Method::Get, path), Err(NoRoute::Path), "{path}");
         }
