@@ -72,12 +72,15 @@ class Dashboard(ApiCase):
         self.sign_in(self.operator)
         self.see("#state", "Takes mail")
         kept = self.send(self.server, "bob@dead.test")
+        # A next hop counts as dead after a few failures.
+        for number in range(12):
+            self.send(self.server, f"bob{number}@dead.test")
         self.see("#next-hop-list", str(dead), "unreachable", "refused")
         self.see("#alerts", "cannot be reached")
         self.browser.click("//div[@id='destination-list']//tr[contains(., 'dead.test')]//button[.='Hold']")
-        self.see("#confirm", "1 recipient", "until somebody releases")
+        self.see("#confirm", "13 recipients", "until somebody releases")
         self.browser.click("//button[@id='confirm-yes']")
-        self.see("#alerts", "Hold: 1 recipient")
+        self.see("#alerts", "Hold: 13 recipients")
         await_that(lambda: mail_events(self.server, "held"), "held mail", self.server)
         self.browser.click("//div[@id='destination-list']//button[.='dead.test']")
         self.see("#results", kept, "bob@dead.test", "held")

@@ -52,7 +52,7 @@ class Browser:
         finally:
             connection.close()
         if isinstance(answer, dict) and "error" in answer:
-            raise AssertionError(f"{method} {path}: {answer['error']}: {answer['message'].splitlines()[0]}")
+            raise AssertionError(f"{method} {path}: {answer['error']}: {answer['message'][:400]}")
         return answer
 
     def _order(self, order, content=None):

@@ -442,7 +442,7 @@ class Hostile(ApiCase):
             ("GET", "/api/v1/recipients/hold", 405),
             ("PUT", "/api/v1/recipients/hold", 405),
             ("DELETE", "/api/v1/messages/x", 405),
-            ("GET", "/", 404),
+            ("GET", "/index.html", 404),
             ("GET", "/api/v1/queues/", 404),
             ("GET", "/api/v2/queues", 404),
             ("GET", "/../../etc/passwd", 400),
