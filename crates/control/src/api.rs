@@ -18,6 +18,7 @@
 mod answer;
 mod listener;
 mod openapi;
+mod page_file;
 mod query;
 mod routes;
 mod session;
@@ -37,8 +38,10 @@ use crate::tokens::{TokenChecker, TokenFile};
 
 /// What clients log in to.
 const REALM: &str = "mailrace";
-/// What all responses say: they are not kept, shown in no frame, and no page is made of them.
+/// What all responses say: they are not kept, and shown in no frame. A page, which can only be the
+/// dashboard, loads nothing but from this server.
 const RESPONSE_FIELDS: &str = "Cache-Control: no-store\r\nContent-Security-Policy: default-src 'none'; \
+    script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; \
     frame-ancestors 'none'\r\nX-Frame-Options: DENY\r\nReferrer-Policy: no-referrer\r\n";
 /// Requests that are answered at a time.
 const REQUESTS_MAX: usize = 4;

@@ -6,7 +6,7 @@ mod address;
 mod message;
 
 use mail::Timestamp;
-use queue::{BlockReason, NextHopView, QueueNumber};
+use queue::{BlockReason, DestinationId, NextHopView, QueueNumber, Queues};
 
 pub(super) use address::AddressTrace;
 pub use address::{AddressExplainer, Deliverability};
@@ -48,6 +48,13 @@ fn obstacle_text<'a>(obstacle: &BlockReason, now: Timestamp, name: impl Fn(Queue
             short_duration(*release_after)
         ),
     }
+}
+
+/// What blocks a destination now, a sentence each.
+pub(super) fn block_sentences<R: Clone>(queues: &Queues<R>, destination: DestinationId, now: Timestamp) -> Vec<String> {
+    let name = |number: QueueNumber| &*queues.config().queues[usize::from(number.0)].name;
+    let reasons = queues.block_reasons(now, destination);
+    reasons.iter().map(|reason| obstacle_text(reason, now, name)).collect()
 }
 
 /// What mail for a destination waits for, one line each, or that nothing holds it. "Held" is only

@@ -36,10 +36,11 @@ use super::selection::{
     self, DestinationName, RecipientId, SelectedRecipients, SlotPage, StoredMessage, StoredMessageReader,
 };
 use super::summary::{self, RecipientTally};
-use super::summary::{NextHopStatus, QueueStatus};
+use super::summary::{DestinationStatus, NextHopStatus, QueueStatus};
 use super::tables::{self, LookupReport, TableStatus};
 use super::text::plural;
 use super::wait::unless_stopping;
+use crate::history::ServerCounters;
 use crate::metrics::{self, MetricsSnapshot, QueueMetrics, SignatureCounts};
 use crate::reload_request::{ReloadAnswer, ReloadRequest};
 use crate::{ControlParts, ReportParts, SharedControlState};
@@ -252,6 +253,28 @@ impl ControlHandler {
     /// At most `limit` next hops, by name, after this one.
     pub(super) fn next_hops(&self, after: Option<String>, limit: usize) -> ControlResult<Vec<NextHopStatus>> {
         self.with_queues(move |queues| summary::next_hops_after(queues, after.as_deref(), limit, now()))
+    }
+
+    /// At most `limit` next hops, those in trouble first.
+    pub(super) fn troubled_next_hops(&self, limit: usize) -> ControlResult<Vec<NextHopStatus>> {
+        self.with_queues(move |queues| summary::troubled_next_hops(queues, limit, now()))
+    }
+
+    /// At most `limit` destinations, those with the most recipients first.
+    pub(super) fn largest_destinations(&self, limit: usize) -> ControlResult<Vec<DestinationStatus>> {
+        self.with_queues(move |queues| summary::largest_destinations(queues, limit, now()))
+    }
+
+    /// At most `limit` destinations, by name and queue, after this one.
+    pub(super) fn destinations(
+        &self,
+        after: Option<(String, String)>,
+        limit: usize,
+    ) -> ControlResult<Vec<DestinationStatus>> {
+        self.with_queues(move |queues| {
+            let after = after.as_ref().map(|(name, queue)| (&**name, &**queue));
+            summary::destinations_after(queues, after, limit, now())
+        })
     }
 
     /// Applies an action, and returns how many recipients it selects.
@@ -519,6 +542,14 @@ impl ControlHandler {
         Ok(values.iter().chain(&self.parts.chosen).map(AdaptiveValue::to_json).collect())
     }
 
+    /// The counters for the history.
+    pub(super) fn counters(&self) -> ControlResult<ServerCounters> {
+        let spool = &self.parts.intake.spool;
+        let accepted_at = |id| Some(spool.message(id).ok()?.envelope.accepted_at);
+        let oldest = spool.first_ids().into_iter().filter_map(accepted_at).min();
+        Ok(ServerCounters::read(&self.metrics_snapshot()?, oldest, now()))
+    }
+
     fn metrics_snapshot(&self) -> ControlResult<MetricsSnapshot> {
         Ok(MetricsSnapshot {
             sessions: self.parts.intake.connection_limiter.session_count(),
@@ -547,6 +578,7 @@ impl ControlHandler {
             load: self.parts.intake.load.report(),
             log_lines_dropped: self.shared.log.lines_dropped(),
             relaxed_durability: self.parts.relaxed_durability,
+            commit_micros: self.parts.intake.commit_micros.read(),
             spool: self.parts.intake.spool.stats(),
             tables: self.parts.tables.all().filter_map(|(_, it)| Some((it.name().into(), it.stats()?))).collect(),
         })

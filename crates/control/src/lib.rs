@@ -34,7 +34,9 @@ pub mod api;
 pub mod columns;
 mod explain;
 mod handler;
+mod history;
 pub mod list;
+mod live;
 pub mod load;
 pub mod load_text;
 mod message;
@@ -76,6 +78,7 @@ use sender_auth::srs::SrsCounters;
 pub use adaptive::{AdaptiveValue, Bounds};
 pub use explain::{AddressExplainer, Deliverability};
 pub use handler::ControlHandler;
+pub use live::LiveMonitor;
 pub use pattern::{AddressPattern, DestinationPattern, InvalidPattern, SubstringPattern};
 pub use recipient_filter::RecipientFilter;
 pub use reload_request::{ReloadAnswer, ReloadRequest, ReloadSender};
@@ -153,4 +156,6 @@ pub struct SharedControlState {
     pub reload_sender: ReloadSender,
     /// Set when handlers are to stop.
     pub stopping: Arc<AtomicBool>,
+    /// The history, and the readers of events.
+    pub live: Arc<LiveMonitor>,
 }

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use credentials::CredentialStats;
 use load::LoadReport;
-use mail::TlsProof;
+use mail::{Histogram, TlsProof};
 use queue::Queues;
 use retrieval::RetrievalStats;
 use sender_auth::VerdictCounters;
@@ -27,6 +27,7 @@ pub(crate) use openmetrics::to_openmetrics;
 pub(crate) struct QueueMetrics {
     queues: Vec<QueueSample>,
     recipients: usize,
+    held: usize,
     messages: usize,
     destinations: usize,
     unrecorded: usize,
@@ -74,12 +75,20 @@ impl QueueMetrics {
         QueueMetrics {
             queues: queues.queue_views().filter(|view| !view.is_retired_and_empty()).map(queue).collect(),
             recipients: queues.recipient_count(),
+            held: queues.recipients_held(),
             messages: queues.message_count(),
             destinations: queues.destination_count(),
             unrecorded: queues.unrecorded_attempts(),
             next_hops: [("known", known), ("adopted", adopted), ("dead", dead)],
             concurrency,
         }
+    }
+}
+
+impl QueueMetrics {
+    /// Recipients in the queues, and those of them that are held.
+    pub(crate) fn depth(&self) -> (usize, usize) {
+        (self.recipients, self.held)
     }
 }
 
@@ -139,6 +148,8 @@ pub(crate) struct MetricsSnapshot {
     pub log_lines_dropped: u64,
     /// A 250 does not wait for the disk.
     pub relaxed_durability: bool,
+    /// How long commits take.
+    pub commit_micros: Histogram,
     /// The spool's counters.
     pub spool: Stats,
     /// The counters of tables that have any, by name.
@@ -185,6 +196,8 @@ pub(crate) fn render(snapshot: &MetricsSnapshot) -> String {
         "Whether a power loss may lose accepted mail",
         u64::from(snapshot.relaxed_durability),
     );
+    let help = "Time from the end of a message's checks to its 250";
+    out.histogram("mailrace_commit_seconds", help, &snapshot.commit_micros, 1e6);
     write_spool(&snapshot.spool, &mut out);
     tables::write_tables(&snapshot.tables, &mut out);
     out.into()
@@ -301,7 +314,7 @@ mod tests {
 
     use dispatch::OutcomeCounters;
     use load::policy::{ActiveLimits, Gauge, LoadLimits, LoadSample};
-    use mail::{Histogram, Timestamp};
+    use mail::Timestamp;
     use sender_auth::srs::SrsCounters;
 
     use super::*;
@@ -379,6 +392,7 @@ mod tests {
             load: Arc::new(load()),
             log_lines_dropped: 3,
             relaxed_durability: true,
+            commit_micros: Histogram::default(),
             spool: stats(),
             tables: Vec::new(),
         };

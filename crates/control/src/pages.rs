@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::list::QueuedRecipient;
-use crate::summary::NextHopStatus;
+use crate::summary::{DestinationStatus, NextHopStatus};
 
 /// The page of recipients that is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,11 +25,20 @@ pub(crate) struct RecipientPage {
     pub next: Option<String>,
 }
 
-/// A page of next hops, by name.
+/// A page of destinations.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub(crate) struct DestinationPage {
+    /// The destinations, in the order that was asked for.
+    pub destinations: Vec<DestinationStatus>,
+    /// The cursor of the next page; null: this is the last one, or the order has no pages.
+    pub next: Option<String>,
+}
+
+/// A page of next hops.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct NextHopPage {
-    /// The next hops.
+    /// The next hops, in the order that was asked for.
     pub next_hops: Vec<NextHopStatus>,
-    /// The cursor of the next page; null: this is the last one.
+    /// The cursor of the next page; null: this is the last one, or the order has no pages.
     pub next: Option<String>,
 }

@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 
 use super::REQUEST_OCTETS_MAX;
 use super::handler::{ControlError, ControlHandler};
+use super::live::Sampler;
 use mail::LogLevel;
 
 /// How long the server waits for a client in total: for the request, and again while it reads the
@@ -42,6 +43,7 @@ pub struct ControlServer {
     listener: UnixListener,
     stopping: Arc<AtomicBool>,
     thread: JoinHandle<()>,
+    sampler: Sampler,
     handler: CurrentHandler,
 }
 
@@ -54,7 +56,7 @@ impl ControlServer {
     /// The socket cannot be bound, or the system cannot create a thread.
     pub fn start(socket: &Path, handler: ControlHandler) -> io::Result<ControlServer> {
         let listener = bind(socket)?;
-        let stopping = handler.stopping();
+        let (stopping, live) = (handler.stopping(), handler.shared.live.clone());
         let handler = CurrentHandler(Arc::new(Mutex::new(Arc::new(handler))));
         let acceptor = ControlListener {
             listener: listener.try_clone()?,
@@ -63,7 +65,8 @@ impl ControlServer {
             busy: Vec::new(),
         };
         let thread = thread::Builder::new().name("admin".into()).spawn(move || acceptor.run())?;
-        Ok(ControlServer { socket: socket.into(), listener, stopping, thread, handler })
+        let sampler = Sampler::start(handler.clone(), live)?;
+        Ok(ControlServer { socket: socket.into(), listener, stopping, thread, sampler, handler })
     }
 
     /// New requests use this handler; requests in progress keep the old one.
@@ -85,6 +88,7 @@ impl ControlServer {
             // A panic has already been reported.
             drop(self.thread.join());
         }
+        self.sampler.stop();
         // A leftover socket is replaced at the next start.
         let _ = std::fs::remove_file(&self.socket);
     }

@@ -3,16 +3,18 @@
 //! have a list of their own, since recipients do not know theirs; and so have queues, whose counts
 //! need no pass.
 
+use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::Arc;
 
 use mail::Timestamp;
-use queue::{NextHopView, Queues, RecipientProgress, RecipientView};
+use queue::{DestinationView, NextHopView, Queues, RecipientProgress, RecipientView};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
+use super::explain;
 use super::selection::DestinationName;
 
 /// The minutes that separate age groups, as in qshape(1). The last group has no upper bound.
@@ -261,13 +263,94 @@ pub(super) fn next_hops_after<R: Clone>(
     now: Timestamp,
 ) -> Vec<NextHopStatus> {
     let is_after = |hop: &NextHopView<'_>| after.is_none_or(|after| hop.name > after);
-    let mut hops: Vec<_> = queues.next_hop_views().filter(is_after).collect();
-    if hops.len() > limit {
-        hops.select_nth_unstable_by(limit, |one, other| one.name.cmp(other.name));
-        hops.truncate(limit);
-    }
-    hops.sort_unstable_by(|one, other| one.name.cmp(other.name));
+    let all = queues.next_hop_views().filter(is_after).collect();
+    first_sorted(all, limit, |one: &NextHopView<'_>, other: &NextHopView<'_>| one.name.cmp(other.name))
+        .iter()
+        .map(|hop| next_hop_status(queues, hop, now))
+        .collect()
+}
+
+/// At most `limit` next hops: those that cannot be reached first, then those with the most failures
+/// in a row, then those with an error, then the busiest.
+pub(super) fn troubled_next_hops<R: Clone>(queues: &Queues<R>, limit: usize, now: Timestamp) -> Vec<NextHopStatus> {
+    let trouble = |hop: &NextHopView<'_>| (hop.probe_at.is_some(), hop.failures, hop.error.is_some(), hop.attempts);
+    let order = |one: &NextHopView<'_>, other: &NextHopView<'_>| {
+        trouble(other).cmp(&trouble(one)).then_with(|| one.name.cmp(other.name))
+    };
+    let hops = first_sorted(queues.next_hop_views().collect(), limit, order);
     hops.iter().map(|hop| next_hop_status(queues, hop, now)).collect()
+}
+
+/// The first `limit` in this order.
+fn first_sorted<T>(mut all: Vec<T>, limit: usize, order: impl Fn(&T, &T) -> Ordering) -> Vec<T> {
+    if all.len() > limit {
+        all.select_nth_unstable_by(limit, &order);
+        all.truncate(limit);
+    }
+    all.sort_unstable_by(order);
+    all
+}
+
+/// A destination with recipients.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub(crate) struct DestinationStatus {
+    /// Its name, in most cases a domain.
+    pub destination: String,
+    /// Its queue.
+    pub queue: String,
+    /// Its recipients, queued or in an attempt.
+    pub recipients: usize,
+    /// Its next hop, if it is known.
+    pub next_hop: Option<String>,
+    /// What blocks it now, a sentence each; empty if its recipients only wait for their turn, for their
+    /// time, or for the operator.
+    pub blocked: Vec<String>,
+}
+
+/// At most `limit` destinations, those with the most recipients first.
+pub(super) fn largest_destinations<R: Clone>(
+    queues: &Queues<R>,
+    limit: usize,
+    now: Timestamp,
+) -> Vec<DestinationStatus> {
+    let order = |one: &DestinationView<'_>, other: &DestinationView<'_>| {
+        other
+            .recipients
+            .cmp(&one.recipients)
+            .then_with(|| destination_key(queues, one).cmp(&destination_key(queues, other)))
+    };
+    let found = first_sorted(queues.destination_views().collect(), limit, order);
+    found.iter().map(|view| destination_status(queues, view, now)).collect()
+}
+
+/// At most `limit` destinations whose name and queue come after these, in this order.
+pub(super) fn destinations_after<R: Clone>(
+    queues: &Queues<R>,
+    after: Option<(&str, &str)>,
+    limit: usize,
+    now: Timestamp,
+) -> Vec<DestinationStatus> {
+    let is_after = |view: &DestinationView<'_>| after.is_none_or(|after| destination_key(queues, view) > after);
+    let all = queues.destination_views().filter(is_after).collect();
+    let order = |one: &DestinationView<'_>, other: &DestinationView<'_>| {
+        destination_key(queues, one).cmp(&destination_key(queues, other))
+    };
+    first_sorted(all, limit, order).iter().map(|view| destination_status(queues, view, now)).collect()
+}
+
+fn destination_key<'a, R: Clone>(queues: &'a Queues<R>, view: &DestinationView<'a>) -> (&'a str, &'a str) {
+    (view.name, &*queues.config().queues[usize::from(view.queue.0)].name)
+}
+
+fn destination_status<R: Clone>(queues: &Queues<R>, view: &DestinationView<'_>, now: Timestamp) -> DestinationStatus {
+    let (destination, queue) = destination_key(queues, view);
+    DestinationStatus {
+        destination: destination.to_owned(),
+        queue: queue.to_owned(),
+        recipients: view.recipients,
+        next_hop: view.next_hop.map(str::to_owned),
+        blocked: explain::block_sentences(queues, view.number, now),
+    }
 }
 
 fn next_hop_status<R: Clone>(queues: &Queues<R>, hop: &NextHopView<'_>, now: Timestamp) -> NextHopStatus {
@@ -343,6 +426,31 @@ mod tests {
         let all = names(None, 9);
         assert!(all.is_sorted() && all.len() == rows.len(), "{all:?}");
         assert_eq!([names(None, 1), names(Some(&*all[0]), 1)].concat(), all[..2]);
+    }
+
+    #[test]
+    fn next_hops_in_trouble_come_first() {
+        let mut sample = sample::queues();
+        let error = mail::Reply::without_enhanced_code(451, "no route to host");
+        sample.queues.finish_contact(NOW, &mut sample.attempt, queue::ContactResult::Failed(error));
+        let rows = troubled_next_hops(&sample.queues, 2, NOW);
+        assert_eq!(rows.len(), 2);
+        assert_eq!((rows[0].next_hop.as_str(), rows[0].failures), ("smtp:mx.here!d.example", 1));
+    }
+
+    #[test]
+    fn destinations_are_listed_by_size_and_by_name() {
+        let sample = sample::queues();
+        let names = |rows: Vec<DestinationStatus>| {
+            rows.into_iter().map(|row| (row.destination, row.queue, row.recipients)).collect::<Vec<_>>()
+        };
+        let all = names(destinations_after(&sample.queues, None, 9, NOW));
+        assert_eq!(all.len(), 4);
+        assert!(all.is_sorted_by_key(|(name, queue, _)| (name.clone(), queue.clone())), "{all:?}");
+        let second = destinations_after(&sample.queues, Some((&all[0].0, &all[0].1)), 1, NOW);
+        assert_eq!(names(second), all[1..2]);
+        let largest = names(largest_destinations(&sample.queues, 1, NOW));
+        assert_eq!(largest[0].2, 2, "{largest:?}");
     }
 
     #[test]

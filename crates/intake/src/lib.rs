@@ -53,7 +53,7 @@ use std::time::{Duration, Instant};
 use filter::CheckChain;
 use load::{LoadMonitorHandle, Shortage};
 use lookup::directory::RecipientDirectory;
-use mail::{Address, EventLog, MailEvent, Networks, OperatorLog, QuotaCheck};
+use mail::{Address, EventLog, HistogramRecorder, MailEvent, Networks, OperatorLog, QuotaCheck};
 use net::{ConnectionLimiter, SessionPermit, TlsHandshakeCounters, TlsServer};
 use protocol::smtp::server::SmtpServerConfig as Machine;
 use spool::Spool;
@@ -85,6 +85,8 @@ pub struct IntakeContext {
     pub connection_limiter: Arc<ConnectionLimiter>,
     /// Counts refusals for lack of resources.
     pub refusals: Arc<RefusalCounters>,
+    /// How long successful commits take, in microseconds: what a client waits for after the checks of its message.
+    pub commit_micros: Arc<HistogramRecorder>,
     /// Counts TLS handshakes.
     pub tls_handshakes: Arc<TlsHandshakeCounters>,
     /// Users and their credentials; None: no one can log in.

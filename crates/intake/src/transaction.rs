@@ -12,6 +12,8 @@
 //! Nothing here replies: the caller turns a [`RecipientRefusal`] into a reply, a later try or a
 //! notice.
 
+use std::time::Instant;
+
 use filter::SessionInfo;
 use lookup::directory::{AddressResolution, LocalDomain, ResolvedRecipient};
 use mail::{
@@ -235,9 +237,11 @@ impl IntakeContext {
         (done, answer): CommitTicket,
         events: impl IntoIterator<Item = MailEvent>,
     ) -> Result<(), CommitError> {
+        let started = Instant::now();
         self.spool.submit(entries, done);
         // The result is missing only if the spool is closed.
         answer.await.unwrap_or(Err(CommitError::Closed))?;
+        self.commit_micros.record(started.elapsed().as_micros() as u64);
         events.into_iter().for_each(|event| self.event_log.write(event));
         Ok(())
     }

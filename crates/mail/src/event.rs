@@ -191,6 +191,15 @@ pub trait OperatorLog: Send + Sync {
     fn log_line(&self, line: fmt::Arguments<'_>);
 }
 
+/// Sees the lines of a log as they are written.
+pub trait LogObserver: Send + Sync {
+    /// Whether it wants lines at present.
+    fn is_watching(&self) -> bool;
+
+    /// Takes a line, a JSON object with its line end, in the order of the log. Must not block.
+    fn observe(&self, line: &str);
+}
+
 /// Receives mail events, and lines about the server itself.
 pub trait ServerLog: EventLog {
     /// Writes a line about the server itself, under the rules of [`EventLog::write`].

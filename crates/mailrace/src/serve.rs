@@ -290,8 +290,15 @@ fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::R
     let monitor = monitor(config, scheduler.clone(), log.clone());
     let intake = Arc::new(intake_context::create(config, intake, spool, monitor.handle(), log.clone()));
     let gauges = monitor.start(config.load.every)?;
-    let control_context =
-        SharedControlState { scheduler, log: log.clone(), outcome_counters, reload_sender, stopping: Arc::default() };
+    let control_context = SharedControlState {
+        scheduler,
+        log: log.clone(),
+        outcome_counters,
+        reload_sender,
+        stopping: Arc::default(),
+        live: Arc::default(),
+    };
+    log.set_observer(control_context.live.clone());
     let (rules, lists) = (access_rules.clone(), &dnsbl_lists);
     let control_parts =
         from_config::control_parts(config, explainer, intake.clone(), &retrieval, rules, &tables, lists);

@@ -106,6 +106,12 @@ impl<R> Destinations<R> {
         self.with_recipients
     }
 
+    /// The destinations with recipients: the number, the name, the queue, and how many recipients.
+    pub(crate) fn occupied(&self) -> impl Iterator<Item = (DestinationId, &str, QueueNumber, usize)> {
+        let occupied = self.states.entries().filter(|(_, state)| state.recipients > 0);
+        occupied.map(|(index, state)| (DestinationId(index), &*state.name, state.queue, state.recipients as usize))
+    }
+
     pub(crate) fn intern(&mut self, queue: QueueNumber, name: &str) -> DestinationId {
         let numbers = &mut self.numbers[usize::from(queue.0)];
         if let Some(&known) = numbers.get(name) {

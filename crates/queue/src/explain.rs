@@ -8,8 +8,8 @@ use crate::attempt::NextHopId;
 use crate::next_hop_state::NextHopState;
 use crate::recipient::{QueuedMessage, QueuedRecipient, RecipientStage};
 use crate::{
-    BlockReason, ConcurrencyReason, DestinationId, NextHopView, QueueNumber, QueueView, Queues, RecipientProgress,
-    RecipientView,
+    BlockReason, ConcurrencyReason, DestinationId, DestinationView, NextHopView, QueueNumber, QueueView, Queues,
+    RecipientProgress, RecipientView,
 };
 
 impl<R: Clone> Queues<R> {
@@ -56,6 +56,17 @@ impl<R: Clone> Queues<R> {
             probe_at: hop.probe_at(),
             rate_free_at: hop.rate_free_at(),
             error: hop.error.as_ref(),
+        })
+    }
+
+    /// All destinations with recipients, in no order.
+    pub fn destination_views(&self) -> impl Iterator<Item = DestinationView<'_>> {
+        self.destinations.occupied().map(|(number, name, queue, recipients)| DestinationView {
+            number,
+            name,
+            queue,
+            recipients,
+            next_hop: self.destination_next_hop_name(number),
         })
     }
 

@@ -71,7 +71,9 @@ use ready::{ReadyOrigin, ReadyQueues};
 use recipient::{QueuedMessage, QueuedRecipient, RecipientStage, StageCounts};
 use retry::AttemptInfo;
 pub use retry::{RecipientVerdict, RetryPolicy};
-pub use views::{BlockReason, ConcurrencyReason, NextHopView, QueueView, RecipientProgress, RecipientView};
+pub use views::{
+    BlockReason, ConcurrencyReason, DestinationView, NextHopView, QueueView, RecipientProgress, RecipientView,
+};
 use wait_heap::WaitHeap;
 
 /// Waiting recipients that one call of [`Queues::next_attempt`] makes ready at most. The limit

@@ -40,6 +40,21 @@ pub enum RecipientProgress {
     Held,
 }
 
+/// A destination with recipients.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DestinationView<'a> {
+    /// Its number.
+    pub number: DestinationId,
+    /// Its name, in most cases a domain.
+    pub name: &'a str,
+    /// Its queue.
+    pub queue: QueueNumber,
+    /// How many recipients it has, queued or in flight.
+    pub recipients: usize,
+    /// Its next hop, if it is known.
+    pub next_hop: Option<&'a str>,
+}
+
 /// A queue, for listings and metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueView<'a> {

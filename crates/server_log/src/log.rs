@@ -12,12 +12,12 @@ use std::fmt::Display;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime};
 
-use mail::{EventLog, MailEvent, Timestamp};
+use mail::{EventLog, LogObserver, MailEvent, Timestamp};
 use parking_lot::{Condvar, Mutex};
 
 use crate::format::{LogEntry, write_line};
@@ -74,6 +74,7 @@ impl Log {
             arrived: Condvar::new(),
             lines_max,
             dropped: AtomicU64::new(0),
+            observer: OnceLock::new(),
         });
         let mut writer =
             LogWriter { target, format, text: String::new(), shared: Arc::clone(&shared), reported_drops: 0 };
@@ -94,6 +95,12 @@ impl Log {
             self.shared.arrived.notify_one();
         }
         Ok(())
+    }
+
+    /// From now on, this observer sees all lines. Call it once.
+    pub fn set_observer(&self, observer: Arc<dyn LogObserver>) {
+        // Only the first one is taken: a log has one owner, which sets it once.
+        drop(self.shared.observer.set(observer));
     }
 
     /// Writes the gathered lines and stops; later lines are dropped.
@@ -144,6 +151,7 @@ struct LogShared {
     arrived: Condvar,
     lines_max: usize,
     dropped: AtomicU64,
+    observer: OnceLock<Arc<dyn LogObserver>>,
 }
 
 #[derive(Default)]
@@ -217,6 +225,7 @@ impl LogWriter {
 
     /// Writes the lines, then the number of dropped ones.
     fn write_all(&mut self, lines: &mut Vec<(Timestamp, LogEntry)>) {
+        self.show_observer(lines);
         let mut unwritten = 0;
         for (time, line) in lines.drain(..) {
             write_line(&mut self.text, self.format, time, &line);
@@ -234,6 +243,17 @@ impl LogWriter {
             if self.write_text(0) {
                 self.reported_drops = dropped;
             }
+        }
+    }
+
+    /// Passes the lines to the observer, if it wants any.
+    fn show_observer(&self, lines: &[(Timestamp, LogEntry)]) {
+        let Some(observer) = self.shared.observer.get().filter(|observer| observer.is_watching()) else { return };
+        let mut text = String::new();
+        for (time, line) in lines {
+            text.clear();
+            write_line(&mut text, LogFormat::Json, *time, line);
+            observer.observe(&text);
         }
     }
 
@@ -315,6 +335,37 @@ mod tests {
         assert_eq!(log.lines_dropped(), 0);
         log.write(fact());
         assert_eq!(log.lines_dropped(), 1);
+    }
+
+    /// Takes lines while it has room.
+    #[derive(Default)]
+    struct TestObserver(Mutex<Vec<String>>);
+
+    impl LogObserver for TestObserver {
+        fn is_watching(&self) -> bool {
+            self.0.lock().len() < 2
+        }
+
+        fn observe(&self, line: &str) {
+            self.0.lock().push(line.to_owned());
+        }
+    }
+
+    #[test]
+    fn an_observer_sees_lines_as_json_while_it_watches() {
+        let (kept, observer) = (MemoryTarget::default(), Arc::new(TestObserver::default()));
+        let log = Log::start(Box::new(kept.clone()), LogFormat::Text, 10).unwrap();
+        log.set_observer(observer.clone());
+        for number in 0..3 {
+            log.event(LogLevel::Info, "number", &[("is", &number)]);
+            while kept.text().lines().count() <= number {
+                thread::yield_now();
+            }
+        }
+        log.close();
+        let seen = observer.0.lock().clone();
+        assert_eq!(seen.len(), 2);
+        assert!(seen[1].starts_with('{') && seen[1].ends_with("\"is\":\"1\"}\n"), "{seen:?}");
     }
 
     #[test]

@@ -261,6 +261,15 @@ impl Spool {
         ids
     }
 
+    /// The first live message of each lane, in the order in which ids were given.
+    pub fn first_ids(&self) -> Vec<QueueId> {
+        let of_lane = |lane: Arc<Lane>| {
+            let first = lane.segment_table.lock().index.first_sequence();
+            first.map(|sequence| lane.id(sequence))
+        };
+        self.all_lanes().into_iter().filter_map(of_lane).collect()
+    }
+
     /// Creates a body file for a new message.
     pub fn create_spill_file(&self, id: QueueId) -> io::Result<SpillWriter> {
         let lane = self.lane(id).ok_or(io::ErrorKind::NotFound)?;

@@ -130,6 +130,13 @@ impl MessageIndex {
         self.failed_copies.entry(sequence).or_default().push(number);
     }
 
+    /// The lowest sequence number of a live message.
+    pub(crate) fn first_sequence(&self) -> Option<u64> {
+        let (number, page) = self.pages.iter().min_by_key(|(number, _)| **number)?;
+        let cells = page.cells.iter().zip(number * PAGE_CELLS as u64..);
+        cells.filter(|(cell, _)| cell.waiting > 0).map(|(_, sequence)| sequence).next()
+    }
+
     /// The sequence numbers of all live messages, in no order.
     pub(crate) fn sequences(&self) -> Vec<u64> {
         let mut alive = Vec::with_capacity(self.messages);

@@ -8,7 +8,9 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::openapi;
-use super::query::{ExplainQuery, KeyQuery, PageQuery, Query};
+use super::query::{
+    DestinationOrder, DestinationQuery, ExplainQuery, HistoryQuery, KeyQuery, NextHopOrder, NextHopQuery, Query,
+};
 use super::routes::{OPENMETRICS, Operation, PLAIN_TEXT};
 use super::types::{
     ActDone, ActRequest, ActResult, Explanation, ProblemDocument, QueueList, ReloadResult, ServerStatus, TableList,
@@ -16,9 +18,11 @@ use super::types::{
 use crate::ReloadAnswer;
 use crate::adaptive_text;
 use crate::handler::{ControlError, ControlHandler};
+use crate::live::{EventReader, READERS_MAX};
 use crate::metrics;
-use crate::pages::{NextHopPage, PageRequest};
+use crate::pages::{DestinationPage, NextHopPage, PageRequest};
 use crate::request::ActionRequest;
+use crate::text::SerdeAsText;
 
 /// Entries of a page, if the client does not say.
 const PAGE_ENTRIES: u32 = 100;
@@ -33,6 +37,8 @@ pub(super) struct ApiRequest {
     pub(super) content: Option<Vec<u8>>,
     /// Who made it, for the log.
     pub(super) caller: String,
+    /// Whether the caller may operate the server.
+    pub(super) is_operator: bool,
     /// The most entries of a page.
     pub(super) page_entries_max: usize,
 }
@@ -51,6 +57,7 @@ pub(super) enum ApiAnswer {
         body: Body,
         accepted_at: Timestamp,
     },
+    Events(EventReader),
 }
 
 /// A request that failed: a problem document (RFC 9457).
@@ -95,7 +102,7 @@ impl From<ControlError> for Problem {
 
 /// Answers a request.
 pub(super) fn answer(handler: &ControlHandler, request: ApiRequest) -> Result<ApiAnswer, Problem> {
-    let ApiRequest { operation, names, query, content, caller, page_entries_max } = request;
+    let ApiRequest { operation, names, query, content, caller, is_operator, page_entries_max } = request;
     let name = names.into_iter().next().unwrap_or_default();
     let act = |act| apply(handler, &caller, act, content.as_deref().unwrap_or_default());
     match operation {
@@ -112,6 +119,13 @@ pub(super) fn answer(handler: &ControlHandler, request: ApiRequest) -> Result<Ap
         Operation::PauseQueue => done(handler.set_queue_paused(&caller, name, true)),
         Operation::ResumeQueue => done(handler.set_queue_paused(&caller, name, false)),
         Operation::NextHops => next_hops(handler, query.read().map_err(bad_request)?, page_entries_max),
+        Operation::Destinations => destinations(handler, query.read().map_err(bad_request)?, page_entries_max),
+        Operation::History => {
+            let HistoryQuery { span } = query.read().map_err(bad_request)?;
+            json(&handler.shared.live.history(span))
+        }
+        Operation::Events => events(handler, is_operator),
+        Operation::Page(file) => Ok(text(file.content_type(), file.text())),
         Operation::Recipients => recipients(handler, query, page_entries_max),
         Operation::Hold => act(OperatorAction::Hold),
         Operation::Release => act(OperatorAction::Release),
@@ -145,12 +159,55 @@ fn status(handler: &ControlHandler) -> Result<ApiAnswer, Problem> {
     json(&ServerStatus { version: env!("CARGO_PKG_VERSION"), adapts, metrics })
 }
 
-fn next_hops(handler: &ControlHandler, page: PageQuery, page_entries_max: usize) -> Result<ApiAnswer, Problem> {
-    let limit = page_limit(&page, page_entries_max);
-    let next_hops = handler.next_hops(page.cursor, limit)?;
-    let is_full = next_hops.len() == limit;
-    let next = next_hops.last().filter(|_| is_full).map(|last| last.next_hop.clone());
-    json(&NextHopPage { next_hops, next })
+fn events(handler: &ControlHandler, is_operator: bool) -> Result<ApiAnswer, Problem> {
+    let too_many = || Problem::new(ErrorStatus::Unavailable, format!("{READERS_MAX} clients read events already"));
+    handler.shared.live.read_events(is_operator).map(ApiAnswer::Events).ok_or_else(too_many)
+}
+
+fn next_hops(handler: &ControlHandler, query: NextHopQuery, page_entries_max: usize) -> Result<ApiAnswer, Problem> {
+    let NextHopQuery { limit, cursor, order } = query;
+    let limit = page_limit(limit, page_entries_max);
+    match order {
+        NextHopOrder::Trouble if cursor.is_some() => Err(bad_request("cursor: expected only with the order name")),
+        NextHopOrder::Trouble => json(&NextHopPage { next_hops: handler.troubled_next_hops(limit)?, next: None }),
+        NextHopOrder::Name => {
+            let next_hops = handler.next_hops(cursor, limit)?;
+            let is_full = next_hops.len() == limit;
+            let next = next_hops.last().filter(|_| is_full).map(|last| last.next_hop.clone());
+            json(&NextHopPage { next_hops, next })
+        }
+    }
+}
+
+fn destinations(
+    handler: &ControlHandler,
+    query: DestinationQuery,
+    page_entries_max: usize,
+) -> Result<ApiAnswer, Problem> {
+    let DestinationQuery { limit, cursor, order } = query;
+    let limit = page_limit(limit, page_entries_max);
+    match order {
+        DestinationOrder::Recipients if cursor.is_some() => {
+            Err(bad_request("cursor: expected only with the order name"))
+        }
+        DestinationOrder::Recipients => {
+            json(&DestinationPage { destinations: handler.largest_destinations(limit)?, next: None })
+        }
+        DestinationOrder::Name => {
+            // Neither names of queues nor domains have a space.
+            let after = |cursor: String| {
+                let (name, queue) = cursor.rsplit_once(' ')?;
+                Some((name.to_owned(), queue.to_owned()))
+            };
+            let no_cursor = || bad_request("cursor: expected `next` of an earlier page");
+            let after = cursor.map(|cursor| after(cursor).ok_or_else(no_cursor)).transpose()?;
+            let destinations = handler.destinations(after, limit)?;
+            let is_full = destinations.len() == limit;
+            let next =
+                destinations.last().filter(|_| is_full).map(|last| format!("{} {}", last.destination, last.queue));
+            json(&DestinationPage { destinations, next })
+        }
+    }
 }
 
 fn recipients(handler: &ControlHandler, mut query: Query, page_entries_max: usize) -> Result<ApiAnswer, Problem> {
@@ -158,13 +215,13 @@ fn recipients(handler: &ControlHandler, mut query: Query, page_entries_max: usiz
     let filter = query.read().map_err(bad_request)?;
     let from = page.cursor.as_deref().map_or(Ok(0), str::parse);
     let from = from.map_err(|_| bad_request("cursor: expected `next` of an earlier page"))?;
-    let limit = page_limit(&page, page_entries_max);
+    let limit = page_limit(page.limit, page_entries_max);
     json(&handler.recipient_page(filter, PageRequest { from, limit })?)
 }
 
 /// At least one entry, so that pages come to an end.
-fn page_limit(page: &PageQuery, page_entries_max: usize) -> usize {
-    let limit = page.limit.as_ref().map_or(PAGE_ENTRIES, |limit| limit.0);
+fn page_limit(limit: Option<SerdeAsText<u32>>, page_entries_max: usize) -> usize {
+    let limit = limit.map_or(PAGE_ENTRIES, |limit| limit.0);
     (limit.max(1) as usize).min(page_entries_max)
 }
 

@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 use utoipa::openapi::RefOr;
 use utoipa::openapi::schema::Schema;
 
-use super::routes::{AnswerType, JsonType, ROUTES, Route};
+use super::routes::{AnswerType, EVENT_STREAM, JsonType, ROUTES, Route};
 use super::types::ProblemDocument;
 use crate::tokens::Role;
 
@@ -47,7 +47,7 @@ fn method_key(route: &Route) -> &'static str {
 
 fn operation(route: &Route) -> Value {
     let mut members = json!({
-        "operationId": format!("{:?}", route.operation),
+        "operationId": operation_id(route),
         "summary": route.summary,
         "parameters": parameters(route),
         "responses": responses(route),
@@ -67,6 +67,11 @@ fn operation(route: &Route) -> Value {
         members["requestBody"] = json!({ "content": { "application/json": { "schema": { "type": "object" } } } });
     }
     members
+}
+
+/// The name of the operation, without parentheses.
+fn operation_id(route: &Route) -> String {
+    format!("{:?}", route.operation).replace(['(', ')'], "")
 }
 
 /// The segments of the path that stand for something, and the members of the query's types.
@@ -110,6 +115,7 @@ fn responses(route: &Route) -> Value {
         AnswerType::AnyJson => json!({ "application/json": { "schema": { "type": "object" } } }),
         AnswerType::Text(content_type) => json!({ content_type: { "schema": { "type": "string" } } }),
         AnswerType::Message => json!({ "message/rfc822": {} }),
+        AnswerType::Events => json!({ EVENT_STREAM: { "schema": { "type": "string" } } }),
     };
     let problem = json!({ "application/problem+json": { "schema": reference(PROBLEM) } });
     json!({
@@ -133,7 +139,7 @@ fn reference(of: JsonType) -> Value {
 fn schemas() -> BTreeMap<String, Value> {
     let answers = ROUTES.iter().filter_map(|route| match route.answer {
         AnswerType::Json(answer) => Some(answer),
-        AnswerType::AnyJson | AnswerType::Text(_) | AnswerType::Message => None,
+        AnswerType::AnyJson | AnswerType::Text(_) | AnswerType::Message | AnswerType::Events => None,
     });
     let mut found = Vec::new();
     for of in answers.chain(ROUTES.iter().filter_map(|route| route.content)).chain([PROBLEM]) {

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
+use crate::history::HistorySpan;
 use crate::text::SerdeAsText;
 
 /// Members that are lists: each value, and each part of it that commas separate, is an element.
@@ -25,6 +26,65 @@ pub(super) struct PageQuery {
     pub(super) limit: Option<SerdeAsText<u32>>,
     /// `next` of the page before.
     pub(super) cursor: Option<String>,
+}
+
+/// A page of next hops, and their order.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct NextHopQuery {
+    /// The most entries of the page. The configuration limits it (`page` in `[api]`).
+    #[schema(value_type = Option<u32>)]
+    pub(super) limit: Option<SerdeAsText<u32>>,
+    /// `next` of the page before. Only by name.
+    pub(super) cursor: Option<String>,
+    /// By name, or those in trouble first. By name if it is missing.
+    #[schema(inline)]
+    pub(super) order: NextHopOrder,
+}
+
+/// The order of next hops.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum NextHopOrder {
+    /// By name, in pages.
+    #[default]
+    Name,
+    /// Those that cannot be reached first, then those that fail, then the busiest: one page.
+    Trouble,
+}
+
+/// A page of destinations, and their order.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct DestinationQuery {
+    /// The most entries of the page. The configuration limits it (`page` in `[api]`).
+    #[schema(value_type = Option<u32>)]
+    pub(super) limit: Option<SerdeAsText<u32>>,
+    /// `next` of the page before. Only by name.
+    pub(super) cursor: Option<String>,
+    /// By name, or those with the most recipients first. By name if it is missing.
+    #[schema(inline)]
+    pub(super) order: DestinationOrder,
+}
+
+/// The order of destinations.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum DestinationOrder {
+    /// By name and queue, in pages.
+    #[default]
+    Name,
+    /// Those with the most recipients first: one page.
+    Recipients,
+}
+
+/// The part of the history.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct HistoryQuery {
+    /// The last hour if it is missing.
+    #[schema(inline)]
+    pub(super) span: HistorySpan,
 }
 
 /// The mail whose route is explained.

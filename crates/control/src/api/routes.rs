@@ -6,12 +6,14 @@ use utoipa::openapi::RefOr;
 use utoipa::openapi::schema::Schema;
 use utoipa::{PartialSchema, ToSchema};
 
-use super::query::{ExplainQuery, KeyQuery, PageQuery};
+use super::page_file::PageFile;
+use super::query::{DestinationQuery, ExplainQuery, HistoryQuery, KeyQuery, NextHopQuery, PageQuery};
 use super::types::{ActDone, ActRequest, ActResult, Explanation, QueueList, ReloadResult, ServerStatus, TableList};
 use crate::RecipientFilter;
+use crate::history::HistoryAnswer;
 use crate::load::LoadStatus;
 use crate::message::MessageDetails;
-use crate::pages::{NextHopPage, RecipientPage};
+use crate::pages::{DestinationPage, NextHopPage, RecipientPage};
 use crate::tables::LookupReport;
 use crate::tokens::Role;
 
@@ -24,6 +26,10 @@ pub(super) enum Operation {
     Metrics,
     Status,
     Limits,
+    History,
+    Events,
+    Destinations,
+    Page(PageFile),
     Queues,
     PauseQueue,
     ResumeQueue,
@@ -66,6 +72,8 @@ pub(super) enum AnswerType {
     Text(&'static str),
     /// A message, of which ranges can be asked for.
     Message,
+    /// Server-sent events.
+    Events,
 }
 
 /// A path with a method.
@@ -98,6 +106,12 @@ const fn post(path: &'static str, operation: Operation, answer: JsonType, summar
     Route { method: Method::Post, role: Some(Role::Operate), ..get(path, operation, answer, summary) }
 }
 
+/// A file of the dashboard: everybody may have it, since it shows nothing without a token.
+const fn page(path: &'static str, file: PageFile, summary: &'static str) -> Route {
+    let (operation, answer) = (Operation::Page(file), AnswerType::Text(file.content_type()));
+    Route { role: None, ..get(path, operation, answer, summary) }
+}
+
 /// An action on the recipients that a filter selects.
 const fn act(path: &'static str, operation: Operation, summary: &'static str) -> Route {
     Route { content: Some(json::<ActRequest>()), ..post(path, operation, json::<ActResult>(), summary) }
@@ -105,6 +119,8 @@ const fn act(path: &'static str, operation: Operation, summary: &'static str) ->
 
 /// The type of [`Operation::Metrics`].
 pub(super) const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// The type of [`Operation::Events`].
+pub(super) const EVENT_STREAM: &str = "text/event-stream";
 /// The type of other text.
 pub(super) const PLAIN_TEXT: &str = "text/plain; charset=utf-8";
 
@@ -117,6 +133,9 @@ pub(super) const ROUTES: &[Route] = &[
         role: None,
         ..get("/readyz", Operation::Readiness, PLAIN, "Whether the server takes mail; 503 with the reason if not")
     },
+    page("/", PageFile::Html, "The dashboard, which asks for a token"),
+    page("/dashboard.css", PageFile::Style, "The style of the dashboard"),
+    page("/dashboard.js", PageFile::Script, "The script of the dashboard"),
     get("/metrics", Operation::Metrics, AnswerType::Text(OPENMETRICS), "All metrics, in the OpenMetrics text format"),
     Route { role: None, ..get("/api/v1/openapi.json", Operation::OpenApi, AnswerType::AnyJson, "This document") },
     get(
@@ -131,6 +150,21 @@ pub(super) const ROUTES: &[Route] = &[
         AnswerType::Json(json::<LoadStatus>()),
         "The load of the machine, and the limits in force",
     ),
+    Route {
+        query: &[HistoryQuery::schema],
+        ..get(
+            "/api/v1/history",
+            Operation::History,
+            AnswerType::Json(json::<HistoryAnswer>()),
+            "Rates, queue depth and times of the last hour or day, since the start of the server",
+        )
+    },
+    get(
+        "/api/v1/events",
+        Operation::Events,
+        AnswerType::Events,
+        "What happens, as server-sent events: `sample` every two seconds, `log` for operators; ends after 15 minutes",
+    ),
     get("/api/v1/queues", Operation::Queues, AnswerType::Json(json::<QueueList>()), "All queues"),
     post(
         "/api/v1/queues/{queue}/pause",
@@ -140,12 +174,21 @@ pub(super) const ROUTES: &[Route] = &[
     ),
     post("/api/v1/queues/{queue}/resume", Operation::ResumeQueue, json::<ActDone>(), "Resume a paused queue"),
     Route {
-        query: &[PageQuery::schema],
+        query: &[NextHopQuery::schema],
         ..get(
             "/api/v1/next-hops",
             Operation::NextHops,
             AnswerType::Json(json::<NextHopPage>()),
-            "Known next hops, by name",
+            "Known next hops, by name or by trouble",
+        )
+    },
+    Route {
+        query: &[DestinationQuery::schema],
+        ..get(
+            "/api/v1/destinations",
+            Operation::Destinations,
+            AnswerType::Json(json::<DestinationPage>()),
+            "Destinations with recipients, by name or by recipients, and what blocks each",
         )
     },
     Route {
@@ -260,7 +303,8 @@ mod tests {
         assert_eq!(operation(Method::Post, "/api/v1/queues/a b/pause"), Ok(named));
         assert_eq!(operation(Method::Get, "/api/v1/queues/a/pause"), Err(NoRoute::Method));
         assert_eq!(operation(Method::Post, "/healthz"), Err(NoRoute::Method));
-        for path in ["/", "/healthz/", "/api/v1/queues/", "/api/v1/messages//content", "/api/v1/queues/a/b/pause", "/x"]
+        for path in
+            ["//", "/healthz/", "/api/v1/queues/", "/api/v1/messages//content", "/api/v1/queues/a/b/pause", "/x"]
         {
             assert_eq!(operation(Method::Get, path), Err(NoRoute::Path), "{path}");
         }
@@ -278,7 +322,8 @@ mod tests {
             let is_secret = [Operation::Content, Operation::TableLookup].contains(&route.operation);
             let is_act = route.method == Method::Post || is_secret;
             assert_eq!(route.role == Some(Role::Operate), is_act, "{}", route.path);
-            let is_open = [Operation::Health, Operation::Readiness, Operation::OpenApi].contains(&route.operation);
+            let is_open = [Operation::Health, Operation::Readiness, Operation::OpenApi].contains(&route.operation)
+                || matches!(route.operation, Operation::Page(_));
             assert_eq!(route.role.is_none(), is_open, "{}", route.path);
         }
     }

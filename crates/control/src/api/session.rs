@@ -5,7 +5,7 @@ use std::hash::BuildHasher;
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use mail::{Body, MailEvent, Timestamp};
 use net::{AdmittedClient, ConnectionHandler, FileRange, OutputPiece};
@@ -15,15 +15,24 @@ use protocol::http::server::{
     Resource,
 };
 
+use tokio::time::timeout;
+
 use super::ApiListener;
 use super::answer::{self, ApiAnswer, ApiRequest, Problem};
 use super::query::Query;
-use super::routes::{self, NoRoute, Route};
+use super::routes::{self, EVENT_STREAM, NoRoute, Route};
 use crate::handler::ControlHandler;
+use crate::live::EventReader;
 use crate::tokens::{Role, TokenChecker, TokenRefusal};
 
 const JSON: &str = "application/json";
 const PROBLEM: &str = "application/problem+json";
+/// A stream of events ends after this time.
+const STREAM_TIME_MAX: Duration = Duration::from_secs(15 * 60);
+/// Without events, the client gets a comment this often, and a client that is gone is noticed.
+const HEARTBEAT_EVERY: Duration = Duration::from_secs(15);
+/// How long a connection waits for an event before it looks at anything else.
+const EVENT_WAIT: Duration = Duration::from_secs(1);
 
 /// A session.
 pub(super) struct ApiSession {
@@ -32,10 +41,55 @@ pub(super) struct ApiSession {
     server: HttpServer,
     /// The message that is being sent.
     body: Option<Body>,
+    /// The events that are being sent.
+    events: Option<EventStream>,
 }
 
-/// A response, and the message that it sends.
-type Response = (HttpResponse, Option<Body>);
+/// A response, and what it sends beside its own bytes.
+struct Response {
+    http: HttpResponse,
+    body: Option<Body>,
+    events: Option<EventReader>,
+}
+
+impl From<HttpResponse> for Response {
+    fn from(http: HttpResponse) -> Response {
+        Response { http, body: None, events: None }
+    }
+}
+
+/// A stream of events. It ends after some time, so that a token that was revoked is noticed; clients
+/// connect again.
+struct EventStream {
+    reader: EventReader,
+    ends_at: Instant,
+    /// When the client last got anything.
+    sent_at: Instant,
+}
+
+impl EventStream {
+    fn new(reader: EventReader) -> EventStream {
+        let now = Instant::now();
+        EventStream { reader, ends_at: now + STREAM_TIME_MAX, sent_at: now }
+    }
+
+    /// The next part of the stream: empty if there was no event for a second. None: it has ended.
+    async fn next_part(&mut self) -> Option<String> {
+        if Instant::now() >= self.ends_at {
+            return None;
+        }
+        // Between the waits, the connection sees that the server stops.
+        let part = match timeout(EVENT_WAIT, self.reader.next()).await {
+            Ok(event) => event?,
+            Err(_) if self.sent_at.elapsed() >= HEARTBEAT_EVERY => ": still here\n\n".to_owned(),
+            Err(_) => String::new(),
+        };
+        if !part.is_empty() {
+            self.sent_at = Instant::now();
+        }
+        Some(part)
+    }
+}
 
 impl ApiSession {
     pub(super) fn new(listener: ApiListener, client: AdmittedClient) -> ApiSession {
@@ -43,7 +97,7 @@ impl ApiSession {
         // Hashes have random keys.
         let seed = RandomState::new().hash_one(now);
         let server = HttpServer::new(listener.server_config.clone(), now, seed);
-        ApiSession { listener, client, server, body: None }
+        ApiSession { listener, client, server, body: None, events: None }
     }
 
     /// Answers a request on a thread that may wait.
@@ -66,7 +120,7 @@ impl ApiSession {
         });
         match answered.await {
             Ok(Ok(answer)) => response(answer),
-            Ok(Err(problem)) => (problem_response(&problem), None),
+            Ok(Err(problem)) => problem_response(&problem).into(),
             Err(_) => unavailable(),
         }
     }
@@ -95,7 +149,7 @@ impl RequestChecks {
             NoRoute::Path => Problem::new(ErrorStatus::NotFound, "no such path; see /api/v1/openapi.json"),
             NoRoute::Method => Problem::new(ErrorStatus::MethodNotAllowed, "this path has another method"),
         })?;
-        let caller = self.check_token(route, &content)?;
+        let (caller, is_operator) = self.check_token(route, &content)?;
         if method == Method::Post {
             check_content_type(&content)?;
         }
@@ -107,12 +161,13 @@ impl RequestChecks {
         }
         let operation = route.operation;
         let content = route.content.is_some().then_some(content.octets);
-        Ok(ApiRequest { operation, names, query, content, caller, page_entries_max: self.page_entries_max })
+        let page_entries_max = self.page_entries_max;
+        Ok(ApiRequest { operation, names, query, content, caller, is_operator, page_entries_max })
     }
 
-    /// Who makes the request, for the log, if they may.
-    fn check_token(&self, route: &Route, content: &RequestContent) -> Result<String, Problem> {
-        let Some(role) = route.role else { return Ok(String::new()) };
+    /// Who makes the request, for the log, if they may; and whether they may operate the server.
+    fn check_token(&self, route: &Route, content: &RequestContent) -> Result<(String, bool), Problem> {
+        let Some(role) = route.role else { return Ok((String::new(), false)) };
         let Some(token) = &content.bearer_token else {
             return Err(Problem::new(ErrorStatus::Unauthorized, "this path needs a token"));
         };
@@ -123,7 +178,7 @@ impl RequestChecks {
             let detail = format!("this path needs a token with the role {}", Role::Operate.name());
             return Err(Problem::new(ErrorStatus::Forbidden, detail));
         }
-        Ok(format!("token {} from {}", owner.name, self.client))
+        Ok((format!("token {} from {}", owner.name, self.client), owner.role == Role::Operate))
     }
 
     /// Logs a token that is not accepted.
@@ -163,7 +218,7 @@ fn check_content_type(content: &RequestContent) -> Result<(), Problem> {
 fn response(answer: ApiAnswer) -> Response {
     let document = |content_type, content: Vec<u8>| {
         let content = content.into();
-        (HttpResponse::Document(Document { error: None, content_type, content, fields: "" }), None)
+        HttpResponse::Document(Document { error: None, content_type, content, fields: "" }).into()
     };
     match answer {
         ApiAnswer::Json(json) => document(JSON, json),
@@ -172,7 +227,11 @@ fn response(answer: ApiAnswer) -> Response {
             let resource = Resource::new(Content::File { octets: body.len() }, &id, accepted_at, "message/rfc822");
             let disposition = format!("attachment; filename=\"{id}.eml\"");
             let resource = resource.with_field("Content-Disposition", &disposition);
-            (HttpResponse::Resource(Arc::new(resource)), Some(body))
+            Response { body: Some(body), ..HttpResponse::Resource(Arc::new(resource)).into() }
+        }
+        ApiAnswer::Events(reader) => {
+            let stream = HttpResponse::Stream { content_type: EVENT_STREAM };
+            Response { events: Some(reader), ..stream.into() }
         }
     }
 }
@@ -190,7 +249,7 @@ fn problem_response(problem: &Problem) -> HttpResponse {
 }
 
 fn unavailable() -> Response {
-    (problem_response(&Problem::new(ErrorStatus::Unavailable, "the server is stopping")), None)
+    problem_response(&Problem::new(ErrorStatus::Unavailable, "the server is stopping")).into()
 }
 
 fn date() -> HttpDate {
@@ -218,9 +277,18 @@ impl ConnectionHandler for ApiSession {
         while self.server.has_work() {
             let Some(request) = self.server.poll_request(net::steady_now(), &date()) else { return };
             // Boxed: a session reserves room for it all the time.
-            let (response, body) = Box::pin(self.respond(request)).await;
-            self.body = body;
-            self.server.handle_response(net::steady_now(), &date(), response);
+            let Response { http, body, events } = Box::pin(self.respond(request)).await;
+            (self.body, self.events) = (body, events.map(EventStream::new));
+            self.server.handle_response(net::steady_now(), &date(), http);
+        }
+        if self.server.wants_part() {
+            match &mut self.events {
+                Some(events) => match Box::pin(events.next_part()).await {
+                    Some(part) => self.server.handle_part(net::steady_now(), part.into_bytes()),
+                    None => self.server.end_stream(),
+                },
+                None => self.server.end_stream(),
+            }
         }
     }
 
@@ -252,7 +320,7 @@ impl ConnectionHandler for ApiSession {
     }
 
     fn has_work(&self) -> bool {
-        self.server.has_work()
+        self.server.has_work() || self.server.wants_part()
     }
 
     fn deadline(&self) -> Option<Timestamp> {

@@ -284,6 +284,7 @@ fn context(
         load,
         connection_limiter: ConnectionLimiter::new(GATE_LIMITS),
         refusals: Arc::default(),
+        commit_micros: Arc::default(),
         tls_handshakes: Arc::default(),
         logins: None,
         reserved_networks: Networks::default(),

@@ -14,6 +14,7 @@
 //! | Answer  | the driver's response    | Sending                                                           |
 //! | Reply   | the driver to ask for requests | Sending: a response without the driver                      |
 //! | Sending | the output to be sent    | Head, with the input that came meanwhile; Closed if not kept. Too slow: Closed |
+//! | Streaming | the driver's next part | Closed, when the driver ends the stream, the client reads too slowly, or no part came for an hour |
 //! | Closed  | nothing                  | the end; further input is dropped                                 |
 //!
 //! The content of a request is skipped, and POST answered with 405, unless the driver takes content
@@ -36,6 +37,7 @@ mod tests;
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use mail::Timestamp;
 
@@ -59,6 +61,8 @@ use target::Target;
 
 /// The interim response that a client may wait for before it sends a body (RFC 9110 section 15.2.1).
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
+/// The longest pause between two parts of a stream.
+const STREAM_PAUSE_MAX: Duration = Duration::from_secs(3600);
 
 /// The configuration shared by the connections of a listener.
 #[derive(Clone, Debug, Default)]
@@ -140,6 +144,7 @@ enum State {
     Answer(Exchange),
     Reply(OwnReply, Exchange),
     Sending,
+    Streaming,
     Closed,
 }
 
@@ -218,10 +223,10 @@ impl HttpServer {
         if is_waited_for { self.refuse(ErrorStatus::RequestTimeout) } else { self.close() }
     }
 
-    /// The server is shutting down: the present request is answered.
+    /// The server is shutting down: the present request is answered, and a stream ends.
     pub fn handle_stop(&mut self) {
         self.is_ending = true;
-        if matches!(self.state, State::Head { .. } | State::Body { .. }) {
+        if matches!(self.state, State::Head { .. } | State::Body { .. } | State::Streaming) {
             self.close();
         }
     }
@@ -254,10 +259,36 @@ impl HttpServer {
     /// The response to the last request.
     pub fn handle_response(&mut self, now: Timestamp, date: &HttpDate, response: HttpResponse) {
         match std::mem::replace(&mut self.state, State::Closed) {
-            State::Answer(exchange) => {
+            State::Answer(mut exchange) => {
+                let is_stream = matches!(response, HttpResponse::Stream { .. });
+                if is_stream {
+                    exchange.persistence = Persistence::Close;
+                }
                 self.send(now, date, &exchange, |writer| writer.write(response, exchange.conditions.as_deref()));
+                if is_stream && exchange.method != Method::Head {
+                    self.state = State::Streaming;
+                }
             }
             other => self.state = other,
+        }
+    }
+
+    /// Whether a stream is open, and all its parts so far are sent.
+    pub fn wants_part(&self) -> bool {
+        matches!(self.state, State::Streaming) && self.outbox.is_empty()
+    }
+
+    /// The next part of a stream that wants one; other parts are dropped.
+    pub fn handle_part(&mut self, now: Timestamp, part: Vec<u8>) {
+        if self.wants_part() {
+            (self.outbox, self.since) = (Outbox::with_bytes(part), now);
+        }
+    }
+
+    /// The stream has ended.
+    pub fn end_stream(&mut self) {
+        if matches!(self.state, State::Streaming) {
+            self.close();
         }
     }
 
@@ -279,13 +310,13 @@ impl HttpServer {
     /// This many bytes of the output were sent; may be 0.
     pub fn handle_sent(&mut self, now: Timestamp, count: usize) {
         self.outbox.handle_sent(count);
-        if !matches!(self.state, State::Sending) {
+        if !matches!(self.state, State::Sending | State::Streaming) {
             return;
         }
         if count > 0 {
             self.since = now;
         }
-        if self.outbox.is_empty() {
+        if self.outbox.is_empty() && matches!(self.state, State::Sending) {
             self.end_response(now);
         }
     }
@@ -297,7 +328,8 @@ impl HttpServer {
             State::Head { .. } if self.requests > 0 && self.backlog.is_empty() => limits.idle_time_max,
             State::Head { .. } => limits.head_time_max,
             State::Body { .. } => limits.body_time_max,
-            State::Sending => limits.send_time_max,
+            State::Streaming if self.outbox.is_empty() => STREAM_PAUSE_MAX,
+            State::Sending | State::Streaming => limits.send_time_max,
             State::Request(..) | State::Answer(_) | State::Reply(..) | State::Closed => return None,
         };
         Some(self.since + time_max)
@@ -369,7 +401,7 @@ impl HttpServer {
             State::Request(_, exchange) | State::Answer(exchange) | State::Reply(_, exchange) => {
                 self.is_ending || exchange.persistence == Persistence::Close
             }
-            State::Closed => true,
+            State::Streaming | State::Closed => true,
             State::Head { .. } | State::Body { .. } | State::Sending => self.is_ending,
         }
     }

@@ -20,6 +20,7 @@ pub const NOT_ADMITTED: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nContent-Le
 const HEAD_CAPACITY: usize = 384;
 const HTML: &str = "text/html; charset=utf-8";
 const PROBLEM: &str = "application/problem+json";
+const NOSNIFF: &str = "X-Content-Type-Options: nosniff\r\n";
 
 /// The answer to a request.
 #[derive(Debug)]
@@ -36,6 +37,12 @@ pub enum HttpResponse {
     },
     /// Content that is made for this response.
     Document(Document),
+    /// Content that comes in parts ([`HttpServer::handle_part`](super::HttpServer::handle_part)) and ends
+    /// with the connection (RFC 9112 section 6.3).
+    Stream {
+        /// Has no control characters.
+        content_type: &'static str,
+    },
     /// The resource is at another path, encoded by [`encode_path`](super::encode_path), with a query
     /// if the request had one.
     Moved(String),
@@ -150,6 +157,11 @@ impl ResponseWriter<'_> {
             HttpResponse::Document(Document { error, content_type, content, fields }) => {
                 self.content(error.map_or("200 OK", ErrorStatus::text), content_type, fields, &content)
             }
+            HttpResponse::Stream { content_type } => {
+                let mut head = self.begin("200 OK");
+                write_text(&mut head, format_args!("Content-Type: {content_type}\r\n{NOSNIFF}"));
+                Outbox::with_bytes(self.end(head))
+            }
             HttpResponse::Moved(location) => {
                 let location = format!("Location: {location}\r\n");
                 self.content("301 Moved Permanently", HTML, &location, &error_page("301 Moved Permanently"))
@@ -247,7 +259,7 @@ impl ResponseWriter<'_> {
     fn content(&self, status: &str, content_type: &str, fields: &str, content: &[u8]) -> Outbox {
         let mut head = self.begin(status);
         let length = content.len();
-        let kind = format_args!("Content-Type: {content_type}\r\nX-Content-Type-Options: nosniff\r\n");
+        let kind = format_args!("Content-Type: {content_type}\r\n{NOSNIFF}");
         write_text(&mut head, format_args!("Content-Length: {length}\r\n{kind}{fields}"));
         let mut bytes = self.end(head);
         if self.method != Method::Head {

@@ -44,6 +44,7 @@ impl Driver {
             b"/file" => resource(Content::File { octets: FILE_OCTETS }),
             b"/empty" => resource(Content::Bytes(Box::default())),
             b"/folder" => HttpResponse::Moved("/folder/".to_owned()),
+            b"/stream" => HttpResponse::Stream { content_type: "text/event-stream" },
             b"/folder/" => {
                 HttpResponse::Page { html: b"<p>list".as_slice().into(), fields: "Cache-Control: private\r\n" }
             }
@@ -536,4 +537,56 @@ fn errors_of_a_driver_that_takes_content_are_problem_documents() {
 fn without_content_post_is_no_method() {
     let output = play("POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\n{}");
     assert!(output.starts_with("HTTP/1.1 405 Method Not Allowed\r\n") && output.contains("Allow: GET, HEAD, OPTIONS"));
+}
+
+#[test]
+fn a_stream_has_parts_until_it_is_ended_and_takes_no_further_requests() {
+    let stream = |method: &str, version: &str| {
+        let mut driver = Driver::new(HttpServerLimits::default(), 5);
+        driver.handle(format!("{method} /stream HTTP/{version}\r\nHost: x\r\n\r\nGET / HTTP/1.1\r\n").as_bytes());
+        driver
+    };
+    for version in ["1.0", "1.1"] {
+        let mut driver = stream("GET", version);
+        driver.server.handle_part(NOW, b"one\n".to_vec());
+        assert!(!driver.server.wants_part() && !driver.server.wants_close());
+        driver.server.handle_part(NOW, b"lost\n".to_vec());
+        driver.handle(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+        assert!(driver.server.wants_part() && !driver.server.has_work());
+        driver.server.handle_part(NOW, b"two\n".to_vec());
+        driver.work();
+        driver.server.end_stream();
+        let output = String::from_utf8(driver.output).unwrap();
+        assert!(output.ends_with("Connection: close\r\n\r\none\ntwo\n"), "{output}");
+        assert!(!output.contains("Content-Length") && output.contains("Content-Type: text/event-stream\r\n"));
+        assert!(driver.server.wants_close());
+    }
+    let mut driver = stream("HEAD", "1.1");
+    assert!(!driver.server.wants_part() && driver.server.wants_close());
+    driver.server.handle_part(NOW, b"lost\n".to_vec());
+    assert!(driver.server.output() == HttpOutput::Bytes(b""));
+}
+
+#[test]
+fn a_stream_ends_when_its_reader_is_slow_or_the_server_stops() {
+    let open = || {
+        let mut driver = Driver::new(HttpServerLimits::default(), usize::MAX);
+        driver.handle(b"GET /stream HTTP/1.1\r\nHost: x\r\n\r\n");
+        driver.server
+    };
+    let mut server = open();
+    let minute = Duration::from_secs(60);
+    server.handle_timeout(NOW + minute * 59);
+    assert!(server.wants_part());
+    server.handle_part(NOW + minute * 59, b"part".to_vec());
+    let deadline = server.deadline().unwrap();
+    assert_eq!(deadline, NOW + minute * 59 + HttpServerLimits::default().send_time_max);
+    server.handle_timeout(deadline);
+    assert!(server.wants_close() && server.output() == HttpOutput::Bytes(b""));
+    let mut server = open();
+    server.handle_timeout(NOW + minute * 60);
+    assert!(server.wants_close());
+    let mut server = open();
+    server.handle_stop();
+    assert!(server.wants_close());
 }
