@@ -56,7 +56,7 @@ pub use srs::{SrsSecretFile, SrsSettings, check_srs_secrets};
 pub use table::{LdapReplicaConfig, LdapTableConfig, PostgresTableConfig, SqliteTableConfig, TableConfig, TableKind};
 pub use tls::{CertificateSettings, ServerTlsSettings, TlsVersion};
 pub use transport::{
-    MailboxPathTableSettings, MaildirTransportSettings, QuotaSettings, RelayAuthSettings, RelayLoginSettings,
+    MailboxPathTableSettings, MaildirTransportSettings, PipeTransportSettings, QuotaSettings, RelayAuthSettings, RelayLoginSettings,
     RelaySecretFile, SmtpTransportSettings, TransportKind, TransportSettings,
 };
 
@@ -102,6 +102,8 @@ pub struct Config {
     /// Each has a transport of type smtp or lmtp, and the next hop of its own or of its transport,
     /// if any.
     pub routes: Vec<Route>,
+    /// Routes by more than the recipient's domain, which are tried before those. The first match wins.
+    pub message_routes: Vec<dispatch::MessageRoute>,
     /// Settings of single next hops. The first match wins.
     pub next_hops: Vec<dispatch::NextHopOverride>,
     /// How the DNS is queried and cached.

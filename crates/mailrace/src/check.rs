@@ -14,7 +14,7 @@ use std::time::SystemTime;
 
 use config::{
     AuthBackend, BackendAccountSettings, Config, ConfigErrors, ConfigSource, LoadedConfig, QueueSettings,
-    RelayAuthSettings, TableKind, TransportKind, TransportSettings,
+    RelayAuthSettings, TableKind, TransportSettings,
 };
 use delivery::remote::LoginSecurity;
 use ldap::{LdapBindMethod, LdapUrl};
@@ -199,7 +199,7 @@ fn report_warnings(config: &Config) -> impl Iterator<Item = String> {
 
 /// Nobody can be verified without CA certificates, so all mail of the transport would wait.
 fn ca_file_warning(transport: &TransportSettings) -> Option<String> {
-    let TransportKind::Smtp(smtp) = &transport.kind else { return None };
+    let smtp = transport.smtp()?;
     let error = TrustedRoots::in_file(smtp.tls_ca_file.as_deref()?).load().err()?;
     Some(format!("[transport.{}] tls_ca_file: {error}; its mail waits", transport.name))
 }
@@ -234,10 +234,8 @@ fn open_signing_warning(config: &Config) -> Option<String> {
 
 /// Transports whose mail of some senders has no login.
 fn missing_login_warnings(config: &Config) -> impl Iterator<Item = String> {
-    let lacks_login = |transport: &&TransportSettings| match &transport.kind {
-        TransportKind::Smtp(smtp) => smtp.auth.as_ref().is_some_and(|auth| auth.login.is_none()),
-        TransportKind::Maildir(_) => false,
-    };
+    let auth = |transport: &TransportSettings| transport.smtp().and_then(|smtp| smtp.auth.clone());
+    let lacks_login = |transport: &&TransportSettings| auth(transport).is_some_and(|auth| auth.login.is_none());
     config.transports.iter().filter(lacks_login).map(|transport| {
         let name = &transport.name;
         format!("[transport.{name}] auth has no `user`: notices, and mail of senders without an entry, have no login")
@@ -246,10 +244,9 @@ fn missing_login_warnings(config: &Config) -> impl Iterator<Item = String> {
 
 /// Transports that send passwords in clear text.
 fn cleartext_relay_warnings(config: &Config) -> impl Iterator<Item = String> {
-    let is_open = |transport: &&TransportSettings| match &transport.kind {
-        TransportKind::Smtp(smtp) => smtp.auth.as_ref().is_some_and(|auth| auth.security == LoginSecurity::ClearText),
-        TransportKind::Maildir(_) => false,
-    };
+    let auth = |transport: &TransportSettings| transport.smtp().and_then(|smtp| smtp.auth.clone());
+    let is_open =
+        |transport: &&TransportSettings| auth(transport).is_some_and(|auth| auth.security == LoginSecurity::ClearText);
     config.transports.iter().filter(is_open).map(|transport| {
         format!("[transport.{}] auth sends passwords to next hops without TLS: they can be intercepted", transport.name)
     })
@@ -331,10 +328,7 @@ fn readable_secret_warnings(loaded: &LoadedConfig) -> Vec<String> {
 
 /// The logins of all transports.
 fn relay_logins(config: &Config) -> impl Iterator<Item = &RelayAuthSettings> {
-    config.transports.iter().filter_map(|transport| match &transport.kind {
-        TransportKind::Smtp(smtp) => smtp.auth.as_ref(),
-        TransportKind::Maildir(_) => None,
-    })
+    config.transports.iter().filter_map(|transport| transport.smtp()?.auth.as_ref())
 }
 
 #[cfg(test)]

@@ -7,6 +7,8 @@ mod auth;
 mod domains;
 mod external;
 mod limits;
+mod message_routes;
+mod pipe;
 mod queues;
 mod relay_auth;
 mod reports;
@@ -83,13 +85,15 @@ fn read_document(mut document: Section<'_, '_>, machine: &str) -> Config {
     let (http, pop3) = (retrieval::http(&mut document), retrieval::pop3(&mut document));
     let inputs = ListenerInputs { has_certificate, logins, http: &http, pop3: &pop3, data_dir: &data_dir };
     let listeners = listeners(&mut document, &inputs);
+    let (routes, message_routes) = routing::routes(&mut document, &table_names, &transports, &domains);
     Config {
         user: document.take("user", &value_kind::TEXT).map(Into::into),
         allow_root: document.take_or("allow_root", &value_kind::FLAG, false),
         threads: document.take_or("threads", &ValueKind::COUNT_OR_ZERO, 0),
         auth,
         tls: tls::server(&mut document),
-        routes: routing::routes(&mut document, &table_names, &transports, &domains),
+        routes,
+        message_routes,
         next_hops: routing::next_hops(&mut document),
         dns,
         missing_addresses,

@@ -1,12 +1,14 @@
-//! `[[route]]`, `[[next_hop]]` and `[dns]`: mail to other servers.
+//! `[[route]]`, `[[next_hop]]` and `[dns]`: mail to other servers. `message_routes.rs` reads the routes
+//! by more than the domain.
 
 use std::ops::Range;
 
-use dispatch::NextHopOverride;
+use dispatch::{MessageRoute, NextHopOverride};
 use dns::{QueryConfig, ResolverConfig};
 use protocol::smtp::MailProtocol;
 use route::{DomainPattern, MissingAddressPolicy};
 
+use super::message_routes::{is_message_route, message_route};
 use super::transports::TransportSections;
 use super::{Unique, take_reference, unspanned};
 use crate::error::ConfigError;
@@ -17,17 +19,26 @@ use crate::{DomainSettings, FixedHop, Route, SmtpTransportSettings, TransportKin
 /// The pattern that matches everything.
 const MATCH_ALL: &str = "*";
 
-/// The routes, with a final one for all other mail.
+/// The routes by domain, with a final one for all other mail; and those by more than the domain.
 pub(super) fn routes(
     document: &mut Section<'_, '_>,
     tables: &[String],
     transports: &TransportSections,
     domains: &[DomainSettings],
-) -> Vec<Route> {
+) -> (Vec<Route>, Vec<MessageRoute>) {
     let mut order = PatternOrder::default();
-    let sections = document.sections("route").unwrap_or_default();
-    let route = |section| route(section, tables, transports, domains, &mut order);
-    let mut routes: Vec<Route> = sections.into_iter().filter_map(route).collect();
+    let (mut routes, mut message_routes) = (Vec::new(), Vec::new());
+    for section in document.sections("route").unwrap_or_default() {
+        if !is_message_route(&section) {
+            routes.extend(route(section, tables, transports, domains, &mut order));
+            continue;
+        }
+        if !routes.is_empty() {
+            let label = "expected before the routes that have only a `domain`: it is tried before them";
+            section.report_error(ConfigError::new(section.span(), "this [[route]] is in the wrong place", label));
+        }
+        message_routes.extend(message_route(section, tables, transports));
+    }
     if routes.last().is_none_or(|last| last.pattern != DomainPattern::Any || last.next_hop_table.is_some()) {
         let next_hop = next_hop_of_last_route(document, transports);
         routes.push(Route {
@@ -37,7 +48,7 @@ pub(super) fn routes(
             next_hop_table: None,
         });
     }
-    routes
+    (routes, message_routes)
 }
 
 /// The next hop of mail without a route.
@@ -87,7 +98,7 @@ fn route(
 
 /// The next hop of a route: its own, else that of its transport. Reports it as missing if the
 /// transport needs one.
-fn next_hop_of_route(
+pub(super) fn next_hop_of_route(
     section: &Section<'_, '_>,
     transport: &TransportSettings,
     own: Option<FixedHop>,
@@ -97,9 +108,16 @@ fn next_hop_of_route(
     let smtp: &SmtpTransportSettings = match &transport.kind {
         TransportKind::Smtp(smtp) => smtp,
         TransportKind::Maildir(_) => {
-            let label = "delivers to Maildirs; expected a transport of type \"smtp\" or \"lmtp\"".to_owned();
+            let label = "delivers to Maildirs; expected a transport of another type".to_owned();
             section.report(place, "transport", "cannot deliver to other servers", label);
             return None;
+        }
+        TransportKind::Pipe(_) | TransportKind::Discard | TransportKind::Error { .. } => {
+            if own.is_some() {
+                let label = format!("{:?} delivers to no other server", transport.name);
+                section.report(place, "next_hop", "is not allowed here", label);
+            }
+            return transport.next_hop().cloned();
         }
     };
     let next_hop = own.or_else(|| smtp.next_hop.clone());

@@ -13,7 +13,7 @@ use route::FixedHop;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
-use config::{Config, TableKind, TransportKind};
+use config::{Config, TableKind};
 
 /// A warning for each socket that does not accept connections.
 pub(super) fn unreachable_socket_warnings(config: &Config) -> Vec<String> {
@@ -33,9 +33,7 @@ fn sockets(config: &Config) -> BTreeSet<(String, PathBuf)> {
         }
     };
     for transport in &config.transports {
-        if let TransportKind::Smtp(smtp) = &transport.kind {
-            add(format!("the transport {:?}", transport.name), smtp.next_hop.as_ref());
-        }
+        add(format!("the transport {:?}", transport.name), transport.next_hop());
     }
     for route in &config.routes {
         add(format!("the route for {}", route.pattern), route.next_hop.as_ref());
