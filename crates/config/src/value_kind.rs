@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -108,6 +109,14 @@ fn is_reachable(hop: &FixedHop) -> bool {
         FixedHop::Host { .. } | FixedHop::Address { .. } | FixedHop::Mx { .. } | FixedHop::Reply(_) => true,
     }
 }
+
+pub(super) const UNIX_SOCKET: ValueKind<PathBuf> = ValueKind {
+    expected: "a unix socket such as \"unix:/run/dovecot/auth-client\"",
+    parse: |v| match parse_str(v).filter(is_reachable)? {
+        FixedHop::Unix(path) => Some(path),
+        _ => None,
+    },
+};
 
 pub(super) const HEADER_RULE: ValueKind<HeaderRule> = ValueKind {
     expected: "a header field such as \"Precedence: bulk\", or \"List-Id: *\" for any value",

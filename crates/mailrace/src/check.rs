@@ -86,6 +86,7 @@ impl fmt::Display for ConfigSummary<'_> {
             let source = match &auth.source {
                 AuthBackend::Passwords(table) => format!("passwords in {table:?}"),
                 AuthBackend::Bind(table) => format!("by bind to {table:?}"),
+                AuthBackend::Dovecot(socket) => format!("by Dovecot at {}", socket.display()),
             };
             let mechanisms: Vec<&str> = auth.mechanisms.iter().map(|mechanism| mechanism.name()).collect();
             writeln!(f, "  logins     {source}, by {}", mechanisms.join(", "))?;
@@ -208,7 +209,7 @@ fn ca_file_warning(transport: &TransportSettings) -> Option<String> {
 fn cleartext_bind_urls(config: &Config) -> impl Iterator<Item = &LdapUrl> {
     let directory = match config.auth.as_ref().map(|auth| &auth.source) {
         Some(AuthBackend::Bind(name)) => config.table(name).map(|table| &table.kind),
-        Some(AuthBackend::Passwords(_)) | None => None,
+        Some(AuthBackend::Passwords(_) | AuthBackend::Dovecot(_)) | None => None,
     };
     let servers = match directory {
         Some(TableKind::Ldap(ldap)) => Some(&ldap.directory.servers),
@@ -310,7 +311,7 @@ fn readable_secret_warnings(loaded: &LoadedConfig) -> Vec<String> {
     });
     let logins = match loaded.config.auth.as_ref().map(|auth| &auth.source) {
         Some(AuthBackend::Passwords(name)) => loaded.config.table(name).map(|table| &table.kind),
-        Some(AuthBackend::Bind(_)) | None => None,
+        Some(AuthBackend::Bind(_) | AuthBackend::Dovecot(_)) | None => None,
     };
     let stored = match logins {
         Some(TableKind::Text { path } | TableKind::Cdb { path }) => Some((path, "password hash")),

@@ -13,7 +13,7 @@ use route::FixedHop;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
-use config::{Config, TableKind};
+use config::{AuthBackend, Config, TableKind};
 
 /// A warning for each socket that does not accept connections.
 pub(super) fn unreachable_socket_warnings(config: &Config) -> Vec<String> {
@@ -37,6 +37,9 @@ fn sockets(config: &Config) -> BTreeSet<(String, PathBuf)> {
     }
     for route in &config.routes {
         add(format!("the route for {}", route.pattern), route.next_hop.as_ref());
+    }
+    if let Some(AuthBackend::Dovecot(path)) = config.auth.as_ref().map(|auth| &auth.source) {
+        sockets.insert(("[auth] dovecot".to_owned(), path.clone()));
     }
     for table in &config.tables {
         let whose = format!("the table {:?}", table.name);
