@@ -73,16 +73,18 @@ async fn run(socket: &Path, mut asked: mpsc::Receiver<LoginRequest>, waiting_max
     loop {
         let has_room = connection.as_ref().is_none_or(|open| open.waiting.len() < waiting_max);
         let request = tokio::select! {
-            request = asked.recv(), if has_room => match request {
-                Some(request) => request,
-                None => return,
-            },
+            // First, so that no login is sent over a connection that the server has closed.
+            biased;
             ended = handle_next(&mut connection), if connection.is_some() => {
                 if let Err(error) = ended {
                     end(&mut connection, socket, &error);
                 }
                 continue;
             }
+            request = asked.recv(), if has_room => match request {
+                Some(request) => request,
+                None => return,
+            },
         };
         // The caller has gone away.
         if request.answer.is_closed() {

@@ -36,6 +36,10 @@ use mail::Network;
 /// name.
 pub(super) const UNKNOWN_HOST: &str = "?";
 
+/// Stands for all domains in the destination of the content filter, which gets a message once for all
+/// of its recipients.
+const CONTENT_FILTER_DOMAIN: &str = "content-filter";
+
 /// The rules that choose queues and destinations.
 pub struct ClassifierRules {
     /// Queues by header field; the first match wins.
@@ -65,6 +69,8 @@ pub struct ClassifierRules {
     pub sender_rewriter: Option<Arc<dyn SenderRewriter>>,
     /// Routes by more than the recipient's domain.
     pub routes: MessageRoutes,
+    /// The content filter, to which mail goes first.
+    pub content_filter: Option<RouteKey>,
 }
 
 impl ClassifierRules {
@@ -85,6 +91,7 @@ impl ClassifierRules {
             verp_senders: HashSet::new(),
             sender_rewriter: None,
             routes: MessageRoutes::default(),
+            content_filter: None,
         }
     }
 
@@ -101,6 +108,7 @@ impl ClassifierRules {
         self.shared_domains == others.shared_domains
             && self.has_domain_tables == others.has_domain_tables
             && self.routes.is_same(&others.routes)
+            && self.content_filter == others.content_filter
             && (!self.has_domain_tables || self.configured_domains == others.configured_domains)
     }
 
@@ -141,6 +149,11 @@ impl ClassifierRules {
             });
         }
         queues
+    }
+
+    /// The content filter, if the message has to go there first.
+    fn filter_of(&self, envelope: &Envelope) -> Option<&RouteKey> {
+        self.content_filter.as_ref().filter(|_| envelope.content_filter)
     }
 
     /// Whether the sender's messages go out one recipient at a time.
@@ -197,6 +210,9 @@ impl Classifier {
     /// Whether the envelope of a message is enough.
     pub(crate) fn needs_only_envelope(&self, live: &LiveMessage) -> bool {
         let rules = &self.0;
+        if rules.filter_of(&live.envelope).is_some() {
+            return true;
+        }
         let sender_is_open = |sender: &Address| !rules.sender_tables.is_empty() && rules.by_sender(sender).is_none();
         let is_open = |recipient: &mail::Recipient| rules.needs_directory(recipient.address.domain());
         rules.headers.is_empty()
@@ -219,6 +235,8 @@ impl Classifier {
         let by_sender = || Some(self.0.by_sender(envelope.sender.as_ref()?)?.1);
         let by_client = || Some(self.0.by_client(envelope.client.address?)?.1);
         let by_message = classified.queue.or_else(by_sender).or_else(by_client);
+        let filter = self.0.filter_of(envelope);
+        let filter = filter.map(|key| RecipientPlace::Route { key: key.clone(), is_maildir: false });
         let mut recipients = Vec::with_capacity(states.len());
         for (ordinal, state) in (0..).zip(states) {
             let (attempts, due, held) = match *state {
@@ -231,7 +249,9 @@ impl Classifier {
                 | RecipientState::Withdrawn => continue,
             };
             let domain = envelope.recipients[ordinal as usize].address.domain();
-            let destination = self.destination(queues, by_message, classified.places.get(&ordinal), domain);
+            let place = filter.as_ref().or_else(|| classified.places.get(&ordinal));
+            let domain = if filter.is_some() { CONTENT_FILTER_DOMAIN } else { domain };
+            let destination = self.destination(queues, by_message, place, domain);
             recipients.push(PendingRecipient { ordinal, destination, attempts, due, held });
         }
         let admission = AdmittedMessage {

@@ -361,6 +361,7 @@ mod tests {
             smtputf8: false,
             ret: None,
             envid: None,
+            content_filter: false,
         };
         let states = vec![RecipientState::NEW; recipients.len()];
         let id = QueueId::new(SpoolId::new(1), 0, 1);

@@ -1,6 +1,7 @@
 //! Finds mail whose destination is outdated after a reload: the new rules would look up its mailbox
 //! host, or no longer look it up. This happens when a domain gains or loses `hosts`, or when tables
-//! may now name it. If routes by address or sender differ, all mail may be outdated. Such mail is reclassified like that of a retired queue.
+//! may now name it. If routes by address or sender or the
+//! content filter differ, all mail may be outdated. Such mail is reclassified like that of a retired queue.
 //!
 //! Attempts in flight finish first. Their recipients are remembered, and reclassified if they
 //! return.
@@ -29,7 +30,7 @@ impl Reclassification {
         if before.has_same_lookups(now) {
             return;
         }
-        let routes_differ = !before.routes.is_same(&now.routes);
+        let routes_differ = !before.routes.is_same(&now.routes) || before.content_filter != now.content_filter;
         let mut known = HashMap::new();
         queues.pick_recipients_to_reclassify(&mut |entry, destination| {
             let differs = || {

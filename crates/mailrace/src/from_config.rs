@@ -36,6 +36,7 @@ use queue::{NextHopLimits, QueueNumber};
 use crate::relay_logins::relay_logins;
 use crate::retrieval_parts::RetrievalParts;
 use crate::tables::OpenTables;
+use ::route::RouteKey;
 use ::sender_auth::srs::SrsRewriter;
 use config::{self, Config, DomainPattern, QueueSettings, SmtpTransportSettings, TransportKind};
 use dispatch::{
@@ -204,6 +205,7 @@ pub fn classifier_rules(
         verp_senders: config.bounce.verp.iter().map(|sender| sender.as_str().to_lowercase().into()).collect(),
         sender_rewriter: srs.map(|srs| srs.clone() as Arc<dyn SenderRewriter>),
         routes: message_routes(config, tables),
+        content_filter: config.content_filter.as_deref().map(|transport| RouteKey::new(transport, None)),
     }
 }
 

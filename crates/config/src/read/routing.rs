@@ -143,6 +143,20 @@ fn login_needs_next_hop(transport: &TransportSettings) -> String {
     )
 }
 
+/// The transport of the content filter. It needs a next hop of its own: mail for all domains goes there.
+pub(super) fn content_filter(document: &mut Section<'_, '_>, transports: &TransportSections) -> Option<Box<str>> {
+    let mut section = document.section("content_filter")?;
+    section.report_if_missing("transport", "the name of a transport");
+    let name = take_reference(&mut section, "transport", "[transport.NAME]", &transports.names)?;
+    let transport = transports.find(name.get_ref())?;
+    let leads_nowhere = transport.is_maildir() || (!transport.is_hostless() && transport.next_hop().is_none());
+    if leads_nowhere {
+        let label = format!("expected a program, or a `next_hop` in [transport.{}]", name.get_ref());
+        section.report(name.span(), "transport", "is no content filter", label);
+    }
+    Some(name.into_inner().into())
+}
+
 /// Settings of single next hops.
 pub(super) fn next_hops(document: &mut Section<'_, '_>) -> Vec<NextHopOverride> {
     let mut order = PatternOrder::default();

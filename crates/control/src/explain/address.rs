@@ -518,6 +518,7 @@ mod tests {
             verp_senders: HashSet::new(),
             sender_rewriter: None,
             routes: MessageRoutes::default(),
+            content_filter: None,
         }
     }
 

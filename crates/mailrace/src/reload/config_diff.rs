@@ -48,7 +48,7 @@ fn restart_keys(old: &Config, new: &Config) -> [(&'static str, bool); 14] {
 
 /// All other settings. A new field of the configuration does not compile here until it is handled.
 #[expect(clippy::too_many_lines, reason = "a flat list of all sections")]
-fn reload_keys(old: &Config, new: &Config) -> [(&'static str, bool); 33] {
+fn reload_keys(old: &Config, new: &Config) -> [(&'static str, bool); 34] {
     let Config {
         data_dir: _,
         user: _,
@@ -66,6 +66,7 @@ fn reload_keys(old: &Config, new: &Config) -> [(&'static str, bool); 33] {
         domains,
         domain_tables,
         transports,
+        content_filter,
         routes,
         message_routes,
         next_hops,
@@ -116,6 +117,7 @@ fn reload_keys(old: &Config, new: &Config) -> [(&'static str, bool); 33] {
         ("[[domain]] names", *domain_tables != old.domain_tables),
         ("[transport]", *transports != old.transports),
         ("[[route]]", *routes != old.routes),
+        ("[content_filter]", *content_filter != old.content_filter),
         ("[[route]] by address or sender", *message_routes != old.message_routes),
         ("[[next_hop]]", *next_hops != old.next_hops),
         ("[dns]", (dns, missing_addresses) != (&old.dns, &old.missing_addresses)),
