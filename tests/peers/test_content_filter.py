@@ -25,7 +25,8 @@ transport = "filter"
 
 [[access]]
 sender = "refused@client.test"
-action = "550 5.7.1 not you"
+action = "refuse"
+reply = "550 5.7.1 not you"
 
 [[table]]
 name = "aliases"

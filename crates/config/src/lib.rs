@@ -56,8 +56,8 @@ pub use srs::{SrsSecretFile, SrsSettings, check_srs_secrets};
 pub use table::{LdapReplicaConfig, LdapTableConfig, PostgresTableConfig, SqliteTableConfig, TableConfig, TableKind};
 pub use tls::{CertificateSettings, ServerTlsSettings, TlsVersion};
 pub use transport::{
-    MailboxPathTableSettings, MaildirTransportSettings, PipeTransportSettings, QuotaSettings, RelayAuthSettings, RelayLoginSettings,
-    RelaySecretFile, SmtpTransportSettings, TransportKind, TransportSettings,
+    MailboxPathTableSettings, MaildirTransportSettings, PipeTransportSettings, QuotaSettings, RelayAuthSettings,
+    RelayLoginSettings, RelaySecretFile, SmtpTransportSettings, TransportKind, TransportSettings,
 };
 
 /// The kernel's limit for the path of a unix socket, without the final NUL.

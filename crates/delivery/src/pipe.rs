@@ -26,6 +26,7 @@ mod exit_status;
 pub mod launcher;
 mod launcher_handle;
 mod messages;
+mod run_request;
 
 use std::cell::RefCell;
 use std::io;
@@ -37,7 +38,8 @@ use std::time::Duration;
 use mail::{Address, Body, EnhancedCode, Envelope, Outcome, QueueId, Reply};
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe::{Receiver, Sender};
-use tokio::task::{JoinHandle, spawn_local};
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::DeliveryResult;
@@ -49,7 +51,8 @@ pub use messages::ProgramDefinition;
 
 use content::{Content, FeedError};
 use launcher_handle::LauncherHandle;
-use messages::{ProgramEnd, RunRequest};
+use messages::ProgramEnd;
+use run_request::RunRequest;
 
 /// After a program has ended, output that it left in the pipe is read for this long.
 const OUTPUT_GRACE: Duration = Duration::from_secs(1);
@@ -150,10 +153,12 @@ async fn run(launcher: &LauncherHandle, task: PipeTask) -> io::Result<RunEnd> {
     let request = request(&task);
     let content = Content::new(&task.envelope, &task.recipients, task.body, &config);
     let mut program = launcher.run(request, [OwnedFd::from(input_end), OwnedFd::from(output_end)]).await?;
-    let feeding = spawn_local(content.feed(input));
+    // Both end with this function, whatever holds the pipes open.
+    let (mut feeding, mut reading) = (JoinSet::new(), JoinSet::new());
+    feeding.spawn_local(content.feed(input));
     let captured = Rc::new(RefCell::new(Vec::new()));
-    let reading = spawn_local(read_output(output, captured.clone(), config.output_octets_max));
-    let ended = timeout(config.time_max, end_of_run(&mut program.ended, feeding)).await;
+    reading.spawn_local(read_output(output, captured.clone(), config.output_octets_max));
+    let ended = timeout(config.time_max, end_of_run(&mut program.ended, &mut feeding)).await;
     let end = match ended {
         Ok(Ok(end)) => end,
         Ok(Err(FeedError::Damaged(what))) => {
@@ -170,7 +175,7 @@ async fn run(launcher: &LauncherHandle, task: PipeTask) -> io::Result<RunEnd> {
             return Ok(RunEnd::Ended(exit_status::timed_out(config.time_max, &captured.take())));
         }
     };
-    drop(timeout(OUTPUT_GRACE, reading).await);
+    drop(timeout(OUTPUT_GRACE, reading.join_next()).await);
     let output = captured.take();
     Ok(match end {
         ProgramEnd::Exited(code) => RunEnd::Ended(exit_status::outcome(code, &output)),
@@ -183,16 +188,13 @@ async fn run(launcher: &LauncherHandle, task: PipeTask) -> io::Result<RunEnd> {
 /// Waits until the program ends, whether it has read all of the message or not; or until the message
 /// turns out to be unreadable.
 async fn end_of_run(
-    ended: &mut tokio::sync::oneshot::Receiver<ProgramEnd>,
-    mut feeding: JoinHandle<Result<(), FeedError>>,
+    ended: &mut oneshot::Receiver<ProgramEnd>,
+    feeding: &mut JoinSet<Result<(), FeedError>>,
 ) -> Result<ProgramEnd, FeedError> {
     let lost = || ProgramEnd::Unstarted("the launcher has ended: restart the server".into());
     tokio::select! {
-        end = &mut *ended => {
-            feeding.abort();
-            return Ok(end.unwrap_or_else(|_| lost()));
-        }
-        fed = &mut feeding => if let Ok(Err(error)) = fed { return Err(error) },
+        end = &mut *ended => return Ok(end.unwrap_or_else(|_| lost())),
+        fed = feeding.join_next() => if let Some(Ok(Err(error))) = fed { return Err(error) },
     }
     Ok(ended.await.unwrap_or_else(|_| lost()))
 }

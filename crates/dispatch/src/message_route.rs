@@ -103,11 +103,7 @@ impl MessageRoutes {
     }
 
     /// The choice for each recipient, in the same order. Each table gets at most one query.
-    pub async fn choose(
-        &self,
-        recipients: &[RoutedRecipient<'_>],
-        directory: &RecipientDirectory,
-    ) -> Vec<RouteChoice> {
+    pub async fn choose(&self, recipients: &[RoutedRecipient<'_>], directory: &RecipientDirectory) -> Vec<RouteChoice> {
         let mut choices = vec![None; recipients.len()];
         let mut locality = Locality { directory, by_domain: HashMap::new() };
         for route in &self.routes {
@@ -287,9 +283,8 @@ mod tests {
 
     fn routes(routes: Vec<MessageRoute>, tables: &[(&str, &'static [(&'static str, &'static str)])]) -> MessageRoutes {
         let traits = |by_mx, is_maildir| TransportTraits { by_mx, is_maildir };
-        let table = |(name, entries): &(&str, &'static [_])| {
-            (Box::from(*name), Arc::new(Entries(entries)) as Arc<dyn Table>)
-        };
+        let table =
+            |(name, entries): &(&str, &'static [_])| (Box::from(*name), Arc::new(Entries(entries)) as Arc<dyn Table>);
         MessageRoutes {
             routes,
             tables: tables.iter().map(table).collect(),
@@ -353,7 +348,8 @@ mod tests {
             by_sender("@a.example", "*", "relay"),
             MessageRoute::SenderTable("senders".into()),
         ];
-        let routes = routes(list, &[("senders", &[("c@b.example", "smtp:[192.0.2.9]:587"), ("<>", "smtp:[192.0.2.8]")])]);
+        let routes =
+            routes(list, &[("senders", &[("c@b.example", "smtp:[192.0.2.9]:587"), ("<>", "smtp:[192.0.2.8]")])]);
         for (sender, recipient, chosen) in [
             ("News@A.example", "x@mail.partner.example", "partner>"),
             ("news@a.example", "x@else.example", "relay>"),

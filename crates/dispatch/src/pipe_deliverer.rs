@@ -96,14 +96,8 @@ impl PipeWorker {
             Some(reply) => ContactResult::Failed(reply),
             None => ContactResult::Answered { slowest: Duration::ZERO },
         };
-        let ended = EndedAttempt {
-            attempt,
-            message: Some(message),
-            ending: ended.result,
-            contact,
-            peer: None,
-            proof: None,
-        };
+        let ended =
+            EndedAttempt { attempt, message: Some(message), ending: ended.result, contact, peer: None, proof: None };
         self.scheduler.send(SchedulerMsg::Ended(vec![ended]));
     }
 }

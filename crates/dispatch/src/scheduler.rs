@@ -334,7 +334,9 @@ impl Scheduler {
         let now = now();
         // These are always reachable; for others this says nothing about the next hop.
         let contact = match attempt.route.as_deref() {
-            Some(DeliveryRoute::NoRoute { .. } | DeliveryRoute::Discard { .. }) => ContactResult::Answered { slowest: Duration::ZERO },
+            Some(DeliveryRoute::NoRoute { .. } | DeliveryRoute::Discard { .. }) => {
+                ContactResult::Answered { slowest: Duration::ZERO }
+            }
             _ => ContactResult::Unknown,
         };
         self.queues.finish_contact(now, &mut attempt, contact);

@@ -18,8 +18,7 @@ use crate::output::{is_output_closed, output};
 use crate::stderr::print_stderr;
 use crate::{
     compare_command, control_client, dkim_command, dns_command, import_command, inject, log_summary, manual, password,
-    pipe_launcher,
-    report_command, serve, spool_commands, tables, token_command, tune_apply, tune_command, tune_runs,
+    pipe_launcher, report_command, serve, spool_commands, tables, token_command, tune_apply, tune_command, tune_runs,
 };
 use config::{self, Config, LoadedConfig};
 

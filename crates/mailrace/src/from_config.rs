@@ -124,7 +124,11 @@ pub fn routed_domains(config: &Config) -> DomainMatcher {
 
 /// The queues.
 pub fn scheduler_config(config: &Config) -> queue::SchedulerConfig {
-    let usual = config.transports.iter().filter_map(config::TransportSettings::smtp).filter_map(|smtp| smtp.limits.recipients_per_attempt_max);
+    let usual = config
+        .transports
+        .iter()
+        .filter_map(config::TransportSettings::smtp)
+        .filter_map(|smtp| smtp.limits.recipients_per_attempt_max);
     let exceptional = config.next_hops.iter().filter_map(|peer| peer.recipients_per_message);
     // A next hop's limit counts only as far as its queue allows.
     let default = queue::QueueConfig::default().recipients_per_attempt_max;
@@ -354,7 +358,8 @@ pub fn sts_policies(config: &Config, before: Option<&Arc<PolicyCache>>, log: &Ar
 
 /// Counts mailboxes, if any has a quota: the one in use, or a new one.
 pub fn quota_counter(config: &Config, before: Option<&UsageCounter>) -> io::Result<Option<UsageCounter>> {
-    let has_quota = config.transports.iter().filter_map(config::TransportSettings::maildir).any(|maildir| maildir.quota.is_some());
+    let has_quota =
+        config.transports.iter().filter_map(config::TransportSettings::maildir).any(|maildir| maildir.quota.is_some());
     match before {
         _ if !has_quota => Ok(None),
         Some(same) => Ok(Some(same.clone())),

@@ -290,9 +290,9 @@ fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::R
         chosen,
     } = ServerParts::build(config, tables, secret, limits, None, collector.as_ref(), &log)?;
     let outcome_counters = Arc::new(OutcomeCounters::default());
-    let inputs = DispatcherInputs { smtp_threads: limits.threads, launcher, outcome_counters: outcome_counters.clone() };
-    let (spool, flow, scheduler) =
-        start_dispatcher(config, dispatcher, &queues, inputs, collector.as_ref(), &log)?;
+    let inputs =
+        DispatcherInputs { smtp_threads: limits.threads, launcher, outcome_counters: outcome_counters.clone() };
+    let (spool, flow, scheduler) = start_dispatcher(config, dispatcher, &queues, inputs, collector.as_ref(), &log)?;
     let monitor = monitor(config, scheduler.clone(), log.clone());
     let intake = Arc::new(intake_context::create(config, intake, spool, monitor.handle(), log.clone()));
     let gauges = monitor.start(config.load.every)?;

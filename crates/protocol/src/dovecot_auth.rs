@@ -37,7 +37,11 @@ pub struct AuthClient {
 #[derive(Debug, PartialEq, Eq)]
 enum State {
     /// Lines so far, and what they said.
-    Handshake { lines: usize, has_version: bool, has_plain: bool },
+    Handshake {
+        lines: usize,
+        has_version: bool,
+        has_plain: bool,
+    },
     Ready,
 }
 

@@ -3,9 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use config::{
-    Config, ListenerSettings, MaildirPathTemplate, QueueSettings, TableKind, TransportSettings,
-};
+use config::{Config, ListenerSettings, MaildirPathTemplate, QueueSettings, TableKind, TransportSettings};
 
 /// What the server is configured to do.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -76,7 +76,12 @@ fn mechanisms(section: &mut Section<'_, '_>, source: Option<&AuthBackend>) -> Ve
     }
     if let Some(scram) = written.iter().find(|it| binds && *it.get_ref() == Mechanism::ScramSha256) {
         let label = "a directory and Dovecot give no keys for SCRAM; expected \"PLAIN\" or \"LOGIN\"".to_owned();
-        section.report(scram.span(), "mechanisms", "has a mechanism that does not work with `bind` or `dovecot`", label);
+        section.report(
+            scram.span(),
+            "mechanisms",
+            "has a mechanism that does not work with `bind` or `dovecot`",
+            label,
+        );
     }
     let mut mechanisms: Vec<Mechanism> = Vec::new();
     for mechanism in written.into_iter().map(Spanned::into_inner) {

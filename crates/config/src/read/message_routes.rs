@@ -5,7 +5,7 @@ use dispatch::MessageRoute;
 use route::{DomainPattern, RouteKey};
 use toml::Spanned;
 
-use super::routing::next_hop_of_route;
+use super::route_target::next_hop_of_route;
 use super::take_reference;
 use super::transports::TransportSections;
 use crate::TransportSettings;
@@ -49,9 +49,7 @@ pub(super) fn message_route(
     let key = target(section, transports)?;
     match (address, sender) {
         (Some(address), _) => Some(MessageRoute::Address { address, key }),
-        (_, Some(sender)) => {
-            Some(MessageRoute::Sender { sender, domain: domain.unwrap_or(DomainPattern::Any), key })
-        }
+        (_, Some(sender)) => Some(MessageRoute::Sender { sender, domain: domain.unwrap_or(DomainPattern::Any), key }),
         (None, None) => None,
     }
 }

@@ -13,6 +13,7 @@ mod queues;
 mod relay_auth;
 mod reports;
 mod retrieval;
+mod route_target;
 mod routing;
 mod sender_auth;
 mod signing;

@@ -5,16 +5,16 @@ use std::ops::Range;
 
 use dispatch::{MessageRoute, NextHopOverride};
 use dns::{QueryConfig, ResolverConfig};
-use protocol::smtp::MailProtocol;
 use route::{DomainPattern, MissingAddressPolicy};
 
 use super::message_routes::{is_message_route, message_route};
+use super::route_target::{login_needs_next_hop, next_hop_of_route};
 use super::transports::TransportSections;
 use super::{Unique, take_reference, unspanned};
 use crate::error::ConfigError;
 use crate::section::Section;
 use crate::value_kind::{self, ValueKind};
-use crate::{DomainSettings, FixedHop, Route, SmtpTransportSettings, TransportKind, TransportSettings};
+use crate::{DomainSettings, FixedHop, Route, TransportKind, TransportSettings};
 
 /// The pattern that matches everything.
 const MATCH_ALL: &str = "*";
@@ -94,53 +94,6 @@ fn route(
         .and_then(|transport| next_hop_of_route(&section, transport, next_hop, next_hops.is_some(), place));
     let next_hops = next_hops.map(|table| table.into_inner().into());
     Some(Route { pattern: domain?.into_inner(), transport: name, next_hop, next_hop_table: next_hops })
-}
-
-/// The next hop of a route: its own, else that of its transport. Reports it as missing if the
-/// transport needs one.
-pub(super) fn next_hop_of_route(
-    section: &Section<'_, '_>,
-    transport: &TransportSettings,
-    own: Option<FixedHop>,
-    has_table: bool,
-    place: Range<usize>,
-) -> Option<FixedHop> {
-    let smtp: &SmtpTransportSettings = match &transport.kind {
-        TransportKind::Smtp(smtp) => smtp,
-        TransportKind::Maildir(_) => {
-            let label = "delivers to Maildirs; expected a transport of another type".to_owned();
-            section.report(place, "transport", "cannot deliver to other servers", label);
-            return None;
-        }
-        TransportKind::Pipe(_) | TransportKind::Discard | TransportKind::Error { .. } => {
-            if own.is_some() {
-                let label = format!("{:?} delivers to no other server", transport.name);
-                section.report(place, "next_hop", "is not allowed here", label);
-            }
-            return transport.next_hop().cloned();
-        }
-    };
-    let next_hop = own.or_else(|| smtp.next_hop.clone());
-    if next_hop.is_none() && smtp.client.flavor == MailProtocol::Lmtp {
-        let label = format!(
-            "{:?} speaks LMTP, which does not use MX; expected {}",
-            transport.name,
-            value_kind::NEXT_HOP.expected
-        );
-        section.report(place, "next_hop", "is missing", label);
-    } else if next_hop.is_none() && !has_table && smtp.auth.is_some() {
-        section.report(place, "next_hop", "is missing", login_needs_next_hop(transport));
-    }
-    next_hop
-}
-
-/// A certificate proves no more than a name, which whoever gives the address of a recipient chooses.
-fn login_needs_next_hop(transport: &TransportSettings) -> String {
-    format!(
-        "{:?} has `auth`, and the login must not go to the MX hosts of recipients; expected {}",
-        transport.name,
-        value_kind::NEXT_HOP.expected
-    )
 }
 
 /// The transport of the content filter. It needs a next hop of its own: mail for all domains goes there.

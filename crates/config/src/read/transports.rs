@@ -124,9 +124,9 @@ fn transport_kind(mut section: Section<'_, '_>, name: &str, context: TransportCo
         Type::Network(flavor) => TransportKind::Smtp(Box::new(smtp(section, flavor, context))),
         Type::Pipe => TransportKind::Pipe(Box::new(pipe(section, context.data_dir))),
         Type::Discard => TransportKind::Discard,
-        Type::Error => TransportKind::Error {
-            reply: section.take_required("reply", &value_kind::FAILURE_REPLY)?.into_inner(),
-        },
+        Type::Error => {
+            TransportKind::Error { reply: section.take_required("reply", &value_kind::FAILURE_REPLY)?.into_inner() }
+        }
     })
 }
 

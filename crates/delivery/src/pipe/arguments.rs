@@ -14,7 +14,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::messages::RunRequest;
+use super::run_request::RunRequest;
 
 /// One argument of a program.
 #[derive(Clone, Debug, PartialEq, Eq)]

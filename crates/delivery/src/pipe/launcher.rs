@@ -21,9 +21,8 @@ use parking_lot::Mutex;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recvmsg, send};
 
 use super::arguments::{MacroSettings, expand};
-use super::messages::{
-    LauncherRequest, MESSAGE_OCTETS_MAX, ProgramDefinition, ProgramEnd, RunRequest, encode_end,
-};
+use super::messages::{LauncherRequest, MESSAGE_OCTETS_MAX, ProgramDefinition, ProgramEnd, encode_end};
+use super::run_request::RunRequest;
 
 /// The search path of programs, and all of their environment.
 const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
@@ -141,7 +140,7 @@ fn report(socket: &OwnedFd, number: u64, end: &ProgramEnd) {
         .or_else(|| encode_end(number, &ProgramEnd::Unstarted("the reason is too long".into())))
         .unwrap_or_default();
     // If the server has ended, nobody waits for it.
-    drop(send(socket, &message, SendFlags::NOSIGNAL));
+    let _ = send(socket, &message, SendFlags::NOSIGNAL);
 }
 
 /// The process group of each run. A group is only killed while its leader is not yet reaped, so its
@@ -155,8 +154,7 @@ impl RunningPrograms {
         while waitid(Id::Pid(group), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT) == Err(nix::errno::Errno::EINTR) {}
         let mut running = self.0.lock();
         running.remove(&number);
-        // Only fails if the group has no other process.
-        drop(killpg(group, Signal::SIGKILL));
+        kill_group(group);
         match child.wait() {
             Ok(status) => match status.code() {
                 Some(code) => ProgramEnd::Exited(code),
@@ -168,13 +166,16 @@ impl RunningPrograms {
 
     fn kill(&self, number: u64) {
         let running = self.0.lock();
-        if let Some(group) = running.get(&number) {
-            drop(killpg(*group, Signal::SIGKILL));
-        }
+        running.get(&number).copied().into_iter().for_each(kill_group);
     }
 
     fn kill_all(&self) {
         let running = self.0.lock();
-        running.values().for_each(|group| drop(killpg(*group, Signal::SIGKILL)));
+        running.values().copied().for_each(kill_group);
     }
+}
+
+fn kill_group(group: Pid) {
+    // Only fails if all of its processes have ended.
+    let _ = killpg(group, Signal::SIGKILL);
 }

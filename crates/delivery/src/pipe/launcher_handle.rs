@@ -15,9 +15,8 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::oneshot;
 use tokio::task::spawn_local;
 
-use super::messages::{
-    LauncherRequest, MESSAGE_OCTETS_MAX, ProgramDefinition, ProgramEnd, RunRequest, decode_end,
-};
+use super::messages::{LauncherRequest, MESSAGE_OCTETS_MAX, ProgramDefinition, ProgramEnd, decode_end};
+use super::run_request::RunRequest;
 
 /// A socket to a launcher that knows its programs.
 #[derive(Debug)]
@@ -98,9 +97,9 @@ impl LauncherHandle {
         loop {
             let mut ready = self.socket.writable().await?;
             let sent = ready.try_io(|socket| {
+                let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
                 let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
                 let mut control = SendAncillaryBuffer::new(&mut space);
-                let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
                 if !fds.is_empty() {
                     control.push(SendAncillaryMessage::ScmRights(&fds));
                 }

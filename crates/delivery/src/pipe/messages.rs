@@ -12,6 +12,7 @@
 use std::path::PathBuf;
 
 use super::arguments::ArgumentTemplate;
+use super::run_request::RunRequest;
 
 /// The longest message. It holds [`super::RECIPIENTS_MAX`] addresses, and fits into a socket's buffer.
 pub(super) const MESSAGE_OCTETS_MAX: usize = 96 << 10;
@@ -31,19 +32,6 @@ pub struct ProgramDefinition {
     pub delimiter: Option<char>,
     /// The path of the program, and its arguments; at least one.
     pub arguments: Vec<ArgumentTemplate>,
-}
-
-/// A program to run.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct RunRequest {
-    pub(super) program: String,
-    pub(super) queue_id: String,
-    pub(super) size: u64,
-    /// Empty if there is none.
-    pub(super) client_address: String,
-    /// Empty: the null sender.
-    pub(super) sender: String,
-    pub(super) recipients: Vec<String>,
 }
 
 /// A message to the launcher.
