@@ -79,8 +79,8 @@ class Filtered(OutboundCase):
 
     def test_a_filter_can_refuse_and_drop(self):
         self.send(self.server, "bob@bench.test", message=text_message(body="REFUSE\r\n"))
-        refused = await_event(self.server, "failed", to="<bob@bench.test>")
-        self.assertEqual(refused.reply, "554 5.7.1 virus found")
+        refused = await_event(self.server, "bounced", to="<bob@bench.test>")
+        self.assertEqual(refused.reason, "554 5.7.1 virus found")
         # The notice is not filtered.
         await_messages(self.server, "alice", 1)
         self.send(self.server, "bob@bench.test", message=text_message(body="DROP\r\n"))

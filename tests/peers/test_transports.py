@@ -109,23 +109,23 @@ class Programs(OutboundCase):
             ("status-75", "deferred", "451 4.3.0 the program exited with status 75 (temporary failure)"),
             ("status-71", "deferred", "451 4.3.0 "),
             ("full", "deferred", "451 4.2.2 the program exited with status 1: mailbox full"),
-            ("status-67", "failed", "550 5.1.1 the program exited with status 67 (user unknown): what the program"),
-            ("status-1", "failed", "550 5.3.0 the program exited with status 1: what the program says"),
-            ("status-255", "failed", "550 5.3.0 the program exited with status 255"),
+            ("status-67", "bounced", "550 5.1.1 the program exited with status 67 (user unknown): what the program"),
+            ("status-1", "bounced", "550 5.3.0 the program exited with status 1: what the program says"),
+            ("status-255", "bounced", "550 5.3.0 the program exited with status 255"),
         ]:
             with self.subTest(local=local):
                 self.send(server, f"{local}@program.test")
-                self.assertIn(reply, await_event(server, event, to=f"<{local}@program.test>").reply)
+                self.assertIn(reply, await_event(server, event, to=f"<{local}@program.test>").reason)
         (notice, *_) = await_messages(server, "alice", 3)
         self.assertIn(b"what the program says", notice.read_bytes())
 
     def test_output_is_bounded_and_harmless(self):
         server = self.serving()
         self.send(server, "loud@program.test")
-        loud = await_event(server, "failed", to="<loud@program.test>")
-        self.assertLess(len(loud.reply), 600)
+        loud = await_event(server, "bounced", to="<loud@program.test>")
+        self.assertLess(len(loud.reason), 600)
         self.send(server, "odd@program.test")
-        await_event(server, "failed", to="<odd@program.test>")
+        await_event(server, "bounced", to="<odd@program.test>")
         for notice in await_messages(server, "alice", 2):
             self.assertNotRegex(notice.read_bytes(), rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\xff]")
 
@@ -138,7 +138,7 @@ class Programs(OutboundCase):
         server = self.serving('timeout = "1s"')
         self.send(server, "hang@program.test")
         late = await_event(server, "deferred", to="<hang@program.test>")
-        self.assertIn("the program was killed after 1s", late.reply)
+        self.assertIn("the program was killed after 1s", late.reason)
         pid = int((self.out / "hang.pid").read_text())
         await_that(lambda: not is_alive(pid), "the end of the child", server)
 
@@ -183,8 +183,8 @@ class Programs(OutboundCase):
     def test_an_address_never_becomes_an_option(self):
         server = self.serving(marks="")
         self.send(server, "-oQ/tmp@program.test")
-        refused = await_event(server, "failed", to="<-oQ/tmp@program.test>")
-        self.assertIn("could take this address for an option", refused.reply)
+        refused = await_event(server, "bounced", to="<-oQ/tmp@program.test>")
+        self.assertIn("could take this address for an option", refused.reason)
         self.assertFalse((self.out / "args").exists())
 
     def test_an_address_stays_in_its_argument(self):
@@ -200,7 +200,7 @@ class Programs(OutboundCase):
         server = self.serving(program=self.folder / "missing")
         self.send(server, "bob@program.test")
         unstarted = await_event(server, "deferred", to="<bob@program.test>")
-        self.assertIn("cannot run the program", unstarted.reply)
+        self.assertIn("cannot run the program", unstarted.reason)
 
     def test_several_recipients_share_a_run_if_they_may(self):
         server = self.serving("recipients_max = 10")
@@ -261,9 +261,9 @@ transport = "later"
         event = await_event(server, "delivered", to="<bob@nowhere.test>")
         self.assertEqual(event.transport, "nowhere")
         self.send(server, "bob@gone.test")
-        self.assertEqual(await_event(server, "failed", to="<bob@gone.test>").reply, "550 5.1.6 we have moved")
+        self.assertEqual(await_event(server, "bounced", to="<bob@gone.test>").reason, "550 5.1.6 we have moved")
         self.send(server, "bob@later.test")
-        self.assertEqual(await_event(server, "deferred", to="<bob@later.test>").reply, "450 4.2.1 not today")
+        self.assertEqual(await_event(server, "deferred", to="<bob@later.test>").reason, "450 4.2.1 not today")
         (notice,) = await_messages(server, "alice", 1)
         self.assertIn(b"5.1.6", notice.read_bytes())
         self.assertEqual(server.queued(), 1)
@@ -322,7 +322,7 @@ next_hop = "[127.0.0.1]:{rest.port}"
         routes = '\n[[route]]\ntransports = "map"\n'
         server = self.start(extra=self.table("map", "far.test uucp:gate\n") + routes)
         self.send(server, "x@far.test")
-        self.assertIn("unknown transport", await_event(server, "deferred", to="<x@far.test>").reply)
+        self.assertIn("unknown transport", await_event(server, "deferred", to="<x@far.test>").reason)
 
 
 if __name__ == "__main__":
