@@ -115,5 +115,6 @@ fn envelope() -> Envelope {
         smtputf8: false,
         ret: None,
         envid: None,
+        content_filter: false,
     }
 }

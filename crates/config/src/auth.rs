@@ -1,5 +1,7 @@
 //! Login settings: plain data, in the types of the crates that use them where they have such types.
 
+use std::path::PathBuf;
+
 use credentials::CredentialCheckerSettings;
 
 pub use protocol::sasl::Mechanism;
@@ -28,4 +30,6 @@ pub enum AuthBackend {
     Passwords(Box<str>),
     /// A table of type ldap: the user binds to its directory.
     Bind(Box<str>),
+    /// Dovecot's authentication server at this unix socket.
+    Dovecot(PathBuf),
 }

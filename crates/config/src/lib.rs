@@ -56,8 +56,8 @@ pub use srs::{SrsSecretFile, SrsSettings, check_srs_secrets};
 pub use table::{LdapReplicaConfig, LdapTableConfig, PostgresTableConfig, SqliteTableConfig, TableConfig, TableKind};
 pub use tls::{CertificateSettings, ServerTlsSettings, TlsVersion};
 pub use transport::{
-    MailboxPathTableSettings, MaildirTransportSettings, QuotaSettings, RelayAuthSettings, RelayLoginSettings,
-    RelaySecretFile, SmtpTransportSettings, TransportKind, TransportSettings,
+    MailboxPathTableSettings, MaildirTransportSettings, PipeTransportSettings, QuotaSettings, RelayAuthSettings,
+    RelayLoginSettings, RelaySecretFile, SmtpTransportSettings, TransportKind, TransportSettings,
 };
 
 /// The kernel's limit for the path of a unix socket, without the final NUL.
@@ -102,6 +102,10 @@ pub struct Config {
     /// Each has a transport of type smtp or lmtp, and the next hop of its own or of its transport,
     /// if any.
     pub routes: Vec<Route>,
+    /// The transport of the content filter: mail goes there first, unless it comes from there.
+    pub content_filter: Option<Box<str>>,
+    /// Routes by more than the recipient's domain, which are tried before those. The first match wins.
+    pub message_routes: Vec<dispatch::MessageRoute>,
     /// Settings of single next hops. The first match wins.
     pub next_hops: Vec<dispatch::NextHopOverride>,
     /// How the DNS is queried and cached.
@@ -243,6 +247,8 @@ pub struct ListenerSettings {
     pub auth: bool,
     /// Whether clients must log in before they send mail, or get files.
     pub require_auth: bool,
+    /// Relay networks send here what the content filter has passed.
+    pub from_content_filter: bool,
     /// Whether large messages and files leave by sendfile.
     pub sendfile: bool,
     /// What an HTTP listener serves; only with [`ListenerProtocol::Http`], and then always if it does not

@@ -65,6 +65,11 @@ impl<'f, 'i> Section<'f, 'i> {
         self.span.clone()
     }
 
+    /// Whether the key is given and not yet read.
+    pub(super) fn has(&self, key: &str) -> bool {
+        self.entries.contains_key(key)
+    }
+
     /// The value of `key`, if it is there and valid.
     pub(super) fn take<T>(&mut self, key: &'static str, kind: &ValueKind<T>) -> Option<T> {
         self.take_spanned(key, kind).map(Spanned::into_inner)

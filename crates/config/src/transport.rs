@@ -1,10 +1,11 @@
-//! Transports: to Maildirs, and to other servers by SMTP or LMTP. Plain data with defaults, mostly
+//! Transports: to Maildirs, to other servers by SMTP or LMTP, to programs, and nowhere. Plain data with defaults, mostly
 //! in the types of the crates that deliver; the fields state what [`Config`](super::Config)
 //! guarantees about them.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use delivery::pipe::{AddedFields, ArgumentTemplate, ProgramLineEnds};
 use delivery::remote::{ConnectionConfig, LoginSecurity};
 use mailbox::LineEnds;
 use mailbox::quota::{OverQuotaAction, QuotaLimits};
@@ -36,11 +37,44 @@ impl TransportSettings {
         matches!(self.kind, TransportKind::Maildir(_))
     }
 
+    /// Whether it needs no next hop: it delivers on this host, or not at all.
+    pub fn is_hostless(&self) -> bool {
+        match self.kind {
+            TransportKind::Maildir(_) | TransportKind::Pipe(_) | TransportKind::Discard => true,
+            TransportKind::Smtp(_) | TransportKind::Error { .. } => false,
+        }
+    }
+
+    /// Its settings, if it delivers to Maildirs.
+    pub fn maildir(&self) -> Option<&MaildirTransportSettings> {
+        match &self.kind {
+            TransportKind::Maildir(maildir) => Some(maildir),
+            _ => None,
+        }
+    }
+
+    /// Its settings, if it delivers to other servers.
+    pub fn smtp(&self) -> Option<&SmtpTransportSettings> {
+        match &self.kind {
+            TransportKind::Smtp(smtp) => Some(smtp),
+            _ => None,
+        }
+    }
+
+    /// Its settings, if it delivers to a program.
+    pub fn pipe(&self) -> Option<&PipeTransportSettings> {
+        match &self.kind {
+            TransportKind::Pipe(pipe) => Some(pipe),
+            _ => None,
+        }
+    }
+
     /// The next hop of mail whose route has none.
     pub fn next_hop(&self) -> Option<&FixedHop> {
         match &self.kind {
-            TransportKind::Maildir(_) => None,
             TransportKind::Smtp(smtp) => smtp.next_hop.as_ref(),
+            TransportKind::Error { reply } => Some(reply),
+            TransportKind::Maildir(_) | TransportKind::Pipe(_) | TransportKind::Discard => None,
         }
     }
 }
@@ -52,6 +86,62 @@ pub enum TransportKind {
     Maildir(MaildirTransportSettings),
     /// SMTP or LMTP to other servers.
     Smtp(Box<SmtpTransportSettings>),
+    /// Delivery to a program.
+    Pipe(Box<PipeTransportSettings>),
+    /// All mail gets this reply: it bounces, or waits.
+    Error {
+        /// Always [`FixedHop::Reply`].
+        reply: FixedHop,
+    },
+    /// All mail is delivered nowhere.
+    Discard,
+}
+
+/// Delivery to a program.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PipeTransportSettings {
+    /// The path of the program, and its arguments; at least one.
+    pub command: Vec<ArgumentTemplate>,
+    /// `user` or `user:group`; None: the user of the server.
+    pub user: Option<Box<str>>,
+    /// The working folder.
+    pub directory: PathBuf,
+    /// `${sender}` of the null sender.
+    pub null_sender: Box<str>,
+    /// Between a mailbox and its tag, for `${user}` and `${extension}`.
+    pub delimiter: Option<char>,
+    /// The fields before the message.
+    pub fields: AddedFields,
+    /// The line ends of the message.
+    pub line_ends: ProgramLineEnds,
+    /// How long a program may take.
+    pub time_max: Duration,
+    /// How much of the output may become part of a notice.
+    pub output_octets_max: usize,
+    /// Programs at a time, and recipients of each.
+    pub limits: NextHopLimits,
+}
+
+impl PipeTransportSettings {
+    /// The defaults: one recipient of each program, ten programs at a time.
+    pub(super) fn new(command: Vec<ArgumentTemplate>) -> Self {
+        PipeTransportSettings {
+            command,
+            user: None,
+            directory: "/".into(),
+            null_sender: "MAILER-DAEMON".into(),
+            delimiter: Some('+'),
+            fields: AddedFields::default(),
+            line_ends: ProgramLineEnds::default(),
+            time_max: Duration::from_secs(10 * 60),
+            output_octets_max: 4 << 10,
+            limits: NextHopLimits {
+                concurrency: ConcurrencyPolicy { start: 10, max: 10, ..ConcurrencyPolicy::default() },
+                recipients_per_attempt_max: Some(1),
+                ..NextHopLimits::default()
+            },
+        }
+    }
 }
 
 /// Delivery to Maildirs.

@@ -2,9 +2,11 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use delivery::pipe::ArgumentTemplate;
 use dispatch::{HeaderRule, SenderRule};
 use filter::ServiceAddress;
 use mail::{Address, Network, Rate, Reply, units};
@@ -104,9 +106,17 @@ pub(super) const NEXT_HOP: ValueKind<FixedHop> = ValueKind {
 fn is_reachable(hop: &FixedHop) -> bool {
     match hop {
         FixedHop::Unix(path) => path.as_os_str().len() <= SOCKET_PATH_BYTES_MAX,
-        FixedHop::Host { .. } | FixedHop::Address { .. } | FixedHop::Mx(_) | FixedHop::Reply(_) => true,
+        FixedHop::Host { .. } | FixedHop::Address { .. } | FixedHop::Mx { .. } | FixedHop::Reply(_) => true,
     }
 }
+
+pub(super) const UNIX_SOCKET: ValueKind<PathBuf> = ValueKind {
+    expected: "a unix socket such as \"unix:/run/dovecot/auth-client\"",
+    parse: |v| match parse_str(v).filter(is_reachable)? {
+        FixedHop::Unix(path) => Some(path),
+        _ => None,
+    },
+};
 
 pub(super) const HEADER_RULE: ValueKind<HeaderRule> = ValueKind {
     expected: "a header field such as \"Precedence: bulk\", or \"List-Id: *\" for any value",
@@ -135,6 +145,27 @@ pub(super) const DNSBL_CODES: ValueKind<RangeInclusive<Ipv4Addr>> = ValueKind {
 
 pub(super) const REPLY: ValueKind<Reply> =
     ValueKind { expected: "a reply such as \"550 5.7.1 not from here\", in ASCII", parse: parse_str };
+
+pub(super) const FAILURE_REPLY: ValueKind<FixedHop> = ValueKind {
+    expected: "a 4xx or 5xx reply such as \"550 5.1.1 no such user\", in ASCII",
+    parse: |v| parse_str(v).filter(|hop| matches!(hop, FixedHop::Reply(_))),
+};
+
+pub(super) const ARGUMENT: ValueKind<ArgumentTemplate> = ValueKind {
+    expected: "an argument of a program, with macros such as \"${recipient}\", and \"$$\" for a dollar sign",
+    parse: parse_str,
+};
+
+/// All recipients of a run are arguments of its program.
+pub(super) const PIPE_RECIPIENTS: ValueKind<usize> = ValueKind {
+    expected: "a whole number from 1 to 100",
+    parse: |v| count_in_range(v, 1, delivery::pipe::RECIPIENTS_MAX),
+};
+
+pub(super) const OUTPUT_SIZE: ValueKind<usize> = ValueKind {
+    expected: "a size up to \"1MiB\"",
+    parse: |v| (SIZE.parse)(v).filter(|size| *size <= 1 << 20).and_then(|size| size.try_into().ok()),
+};
 
 pub(super) const PORT: ValueKind<u16> = ValueKind {
     expected: "a port from 1 to 65535",

@@ -122,7 +122,8 @@ pub(super) fn write_content(body: &Body, from: u64, out: &mut impl Write) -> io:
 }
 
 fn envelope_of(message_state: &MessageState, stored: &SpooledMessage, now: Timestamp) -> MessageEnvelope {
-    let Envelope { sender, recipients, accepted_at, client, body_type, smtputf8, ret, envid } = &stored.envelope;
+    let Envelope { sender, recipients, accepted_at, client, body_type, smtputf8, ret, envid, content_filter: _ } =
+        &stored.envelope;
     let destination = |(name, next_hop, waits): (&DestinationName, Option<&str>, Vec<String>)| MessageDestination {
         destination: name.name.to_string(),
         queue: name.queue.to_string(),

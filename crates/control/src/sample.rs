@@ -143,5 +143,6 @@ fn envelope(sender: Option<&str>, to: &[&str], accepted_at: Timestamp) -> Envelo
         smtputf8: false,
         ret: None,
         envid: None,
+        content_filter: false,
     }
 }

@@ -1,8 +1,9 @@
-//! Authentication: checks passwords against a table of hashes, or by binding to an LDAP server as
-//! the user.
+//! Authentication: checks passwords against a table of hashes, by binding to an LDAP server as the
+//! user, or by asking Dovecot.
 //!
 //! Sessions call [`CredentialChecker::verify_password`] on their own threads, which compute
-//! nothing. A few threads compute hashes from a bounded queue, and one thread waits for LDAP binds.
+//! nothing. A few threads compute hashes from a bounded queue, and one thread waits for LDAP binds or
+//! for Dovecot.
 //! A full queue gives [`LoginResult::Unavailable`], so password guessing slows down logins but not
 //! mail.
 //!
@@ -13,7 +14,7 @@
 //! | 3. the same login succeeded within the last minute | a microsecond | Accepted                                   |
 //! | 4. table lookup                  | a cache lookup | Unavailable if the table is                                    |
 //! | 5. the same client failed with this password and the entry is the same | a microsecond | the same result        |
-//! | 6. the hash or the bind          | milliseconds   | Accepted or Refused; Unusable for a bad entry; Unavailable, but counted as a failure, if the server gives no clear result |
+//! | 6. the hash, the bind, or Dovecot | milliseconds   | Accepted or Refused; Unusable for a bad entry; Unavailable, but counted as a failure, if the server gives no clear result |
 //!
 //! Unknown users, locked users and users with a bad entry take as long as others: a hash like that
 //! of some real user is computed, always the same one for a name. With LDAP the delay is that of
@@ -25,6 +26,7 @@
 mod binder;
 mod crypt;
 mod decoys;
+mod dovecot;
 pub mod generate;
 mod password;
 mod recent;
@@ -37,6 +39,7 @@ mod workers;
 
 use std::fmt;
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -58,6 +61,7 @@ pub use throttle::{LoginAttempt, LoginAttemptOutcome, Throttle, ThrottleLimit, T
 
 use binder::{LdapBinder, PasswordCheck};
 use decoys::Decoys;
+use dovecot::DovecotChecker;
 use recent::{Fingerprint, RecentFailures, RecentSuccesses};
 use workers::HashWorkers;
 
@@ -82,6 +86,8 @@ pub enum CredentialSource {
     /// By an LDAP bind with the DN of the only entry that the filter finds. Ignores `results` and
     /// `members`.
     Ldap(Box<LdapConfig>),
+    /// By Dovecot's authentication server at this unix socket.
+    Dovecot(PathBuf),
 }
 
 /// Settings of authentication.
@@ -240,6 +246,7 @@ struct Shared {
 enum SourceState {
     Table(Arc<dyn Table>),
     Ldap(LdapBinder),
+    Dovecot(DovecotChecker),
 }
 
 #[derive(Default)]
@@ -285,6 +292,9 @@ impl CredentialChecker {
             CredentialSource::Table(table) => SourceState::Table(table),
             CredentialSource::Ldap(config) => {
                 SourceState::Ldap(LdapBinder::start(*config, settings.bind_concurrency, settings.waiting_max)?)
+            }
+            CredentialSource::Dovecot(socket) => {
+                SourceState::Dovecot(DovecotChecker::start(socket, settings.waiting_max)?)
             }
         };
         let decoy = StoredPassword::parse(DECOY).expect("DECOY is a valid stored password");
@@ -363,7 +373,7 @@ impl CredentialChecker {
     }
 
     /// Whether to offer SCRAM: it is enabled ([`CredentialCheckerSettings::scram`]) and there is a
-    /// table. LDAP binds give no keys.
+    /// table. LDAP binds and Dovecot give no keys.
     pub fn can_scram(&self) -> bool {
         self.0.offers_scram && matches!(self.0.source, SourceState::Table(_))
     }
@@ -406,6 +416,9 @@ impl CredentialChecker {
                 (shared.verify_with_table(&**table, &user, password, client).await, LoginAttemptOutcome::WrongPassword)
             }
             SourceState::Ldap(binder) => (binder.verify(&user, password).await, LoginAttemptOutcome::WrongCostly),
+            SourceState::Dovecot(checker) => {
+                (checker.verify(&user, password, client).await, LoginAttemptOutcome::WrongCostly)
+            }
         };
         let fingerprint = || shared.recent_successes.lock().short_fingerprint(&user, password);
         match found {

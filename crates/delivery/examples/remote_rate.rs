@@ -144,6 +144,7 @@ fn envelope() -> Result<Envelope, Box<dyn Error>> {
         smtputf8: false,
         ret: None,
         envid: None,
+        content_filter: false,
     })
 }
 

@@ -3,6 +3,7 @@
 
 pub mod bounce;
 pub mod local;
+pub mod pipe;
 pub mod remote;
 pub mod verp;
 

@@ -34,6 +34,7 @@ fn envelope(recipients: Vec<Recipient>) -> Envelope {
         smtputf8: false,
         ret: None,
         envid: None,
+        content_filter: false,
     }
 }
 
@@ -318,6 +319,7 @@ fn a_notice_has_a_null_sender_and_requests_no_notification() {
             smtputf8: false,
             ret: None,
             envid: None,
+            content_filter: false,
         }
     );
 }

@@ -10,8 +10,9 @@
 //! | the recipient's domain | sixth | the envelope |
 //! | none: queue `standard` | last | the envelope |
 //!
-//! A destination is a recipient's domain, or `host!domain` if the directory names the host of the
-//! mailbox, or `?!domain` if it should and does not: each attempt there asks the directory again.
+//! A destination is a recipient's domain; or `host!domain` if the directory names the host of the
+//! mailbox; or `transport>next hop!domain` if a route by address or sender decides; or `?!domain` if
+//! the directory or the table of a route does not answer: each attempt there asks it again.
 //! The scheduler classifies by the envelope alone; a separate thread does the rest.
 
 use std::collections::{HashMap, HashSet};
@@ -20,19 +21,24 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use lookup::{LookupAnswer, Table};
-use mail::{Address, SenderRewriter, Timestamp};
+use mail::{Address, Envelope, SenderRewriter, Timestamp};
 use queue::{AdmittedMessage, DestinationId, PendingRecipient, QueueNumber};
 use spool::{LiveMessage, RecipientState};
 
 use super::Queues;
-use route::DomainPattern;
+use route::{DomainPattern, RouteKey};
 
+use crate::message_route::{MessageRoutes, RoutedRecipient};
 use crate::queue_rules::{HeaderRule, SenderRule};
 use mail::Network;
 
 /// Replaces the host of a mailbox whose host the directory does not tell. No real host has this
 /// name.
 pub(super) const UNKNOWN_HOST: &str = "?";
+
+/// Stands for all domains in the destination of the content filter, which gets a message once for all
+/// of its recipients.
+const CONTENT_FILTER_DOMAIN: &str = "content-filter";
 
 /// The rules that choose queues and destinations.
 pub struct ClassifierRules {
@@ -61,6 +67,10 @@ pub struct ClassifierRules {
     pub verp_senders: HashSet<Box<str>>,
     /// Rewrites the senders of forwarded mail; None: they stay.
     pub sender_rewriter: Option<Arc<dyn SenderRewriter>>,
+    /// Routes by more than the recipient's domain.
+    pub routes: MessageRoutes,
+    /// The content filter, to which mail goes first.
+    pub content_filter: Option<RouteKey>,
 }
 
 impl ClassifierRules {
@@ -80,6 +90,8 @@ impl ClassifierRules {
             shared_domains: Vec::new(),
             verp_senders: HashSet::new(),
             sender_rewriter: None,
+            routes: MessageRoutes::default(),
+            content_filter: None,
         }
     }
 
@@ -95,6 +107,8 @@ impl ClassifierRules {
     pub(super) fn has_same_lookups(&self, others: &ClassifierRules) -> bool {
         self.shared_domains == others.shared_domains
             && self.has_domain_tables == others.has_domain_tables
+            && self.routes.is_same(&others.routes)
+            && self.content_filter == others.content_filter
             && (!self.has_domain_tables || self.configured_domains == others.configured_domains)
     }
 
@@ -137,6 +151,11 @@ impl ClassifierRules {
         queues
     }
 
+    /// The content filter, if the message has to go there first.
+    fn filter_of(&self, envelope: &Envelope) -> Option<&RouteKey> {
+        self.content_filter.as_ref().filter(|_| envelope.content_filter)
+    }
+
     /// Whether the sender's messages go out one recipient at a time.
     pub(super) fn is_verp(&self, sender: Option<&Address>) -> bool {
         !self.verp_senders.is_empty()
@@ -149,22 +168,28 @@ pub(crate) struct ClassifiedMessage {
     pub(super) live: LiveMessage,
     /// By a header field or a table of senders.
     pub(super) queue: Option<QueueNumber>,
-    /// By ordinal: the host of the mailbox, for those that were looked up.
-    pub(super) mailbox_hosts: HashMap<u32, MailboxHost>,
+    /// By ordinal: where those go whose domain does not say it.
+    pub(super) places: HashMap<u32, RecipientPlace>,
 }
 
-/// The host of a mailbox, as the directory says.
-pub(super) enum MailboxHost {
-    /// This host.
+/// Where a recipient's mail goes, as the directory or a route by address or sender says.
+pub(super) enum RecipientPlace {
+    /// To a mailbox on this host.
     Here,
-    /// Another host.
+    /// To the host that stores the mailbox.
     Host(Box<str>),
+    /// By a route.
+    Route {
+        key: RouteKey,
+        /// To a mailbox on this host.
+        is_maildir: bool,
+    },
 }
 
 impl ClassifiedMessage {
     /// A message whose envelope is enough.
     pub(crate) fn by_envelope(live: LiveMessage) -> Self {
-        ClassifiedMessage { live, queue: None, mailbox_hosts: HashMap::new() }
+        ClassifiedMessage { live, queue: None, places: HashMap::new() }
     }
 }
 
@@ -185,10 +210,14 @@ impl Classifier {
     /// Whether the envelope of a message is enough.
     pub(crate) fn needs_only_envelope(&self, live: &LiveMessage) -> bool {
         let rules = &self.0;
+        if rules.filter_of(&live.envelope).is_some() {
+            return true;
+        }
         let sender_is_open = |sender: &Address| !rules.sender_tables.is_empty() && rules.by_sender(sender).is_none();
         let is_open = |recipient: &mail::Recipient| rules.needs_directory(recipient.address.domain());
         rules.headers.is_empty()
             && !live.envelope.sender.as_ref().is_some_and(sender_is_open)
+            && !routed_recipients(&live.envelope).any(|recipient| rules.routes.may_match(recipient))
             && ((rules.shared_domains.is_empty() && !rules.has_domain_tables)
                 || !live.envelope.recipients.iter().any(is_open))
     }
@@ -206,6 +235,8 @@ impl Classifier {
         let by_sender = || Some(self.0.by_sender(envelope.sender.as_ref()?)?.1);
         let by_client = || Some(self.0.by_client(envelope.client.address?)?.1);
         let by_message = classified.queue.or_else(by_sender).or_else(by_client);
+        let filter = self.0.filter_of(envelope);
+        let filter = filter.map(|key| RecipientPlace::Route { key: key.clone(), is_maildir: false });
         let mut recipients = Vec::with_capacity(states.len());
         for (ordinal, state) in (0..).zip(states) {
             let (attempts, due, held) = match *state {
@@ -218,7 +249,9 @@ impl Classifier {
                 | RecipientState::Withdrawn => continue,
             };
             let domain = envelope.recipients[ordinal as usize].address.domain();
-            let destination = self.destination(queues, by_message, classified.mailbox_hosts.get(&ordinal), domain);
+            let place = filter.as_ref().or_else(|| classified.places.get(&ordinal));
+            let domain = if filter.is_some() { CONTENT_FILTER_DOMAIN } else { domain };
+            let destination = self.destination(queues, by_message, place, domain);
             recipients.push(PendingRecipient { ordinal, destination, attempts, due, held });
         }
         let admission = AdmittedMessage {
@@ -236,19 +269,21 @@ impl Classifier {
         &self,
         queues: &mut Queues,
         by_message: Option<QueueNumber>,
-        mailbox_host: Option<&MailboxHost>,
+        place: Option<&RecipientPlace>,
         domain: &str,
     ) -> DestinationId {
         let (local, local_queue) = &self.0.local;
-        let is_here = match mailbox_host {
-            Some(MailboxHost::Here) => true,
-            Some(MailboxHost::Host(_)) => false,
+        let is_here = match place {
+            Some(RecipientPlace::Here) => true,
+            Some(RecipientPlace::Host(_)) => false,
+            Some(RecipientPlace::Route { is_maildir, .. }) => *is_maildir,
             None => local.contains(domain),
         };
         let queue = if is_here { *local_queue } else { by_message.unwrap_or_else(|| self.by_domain(domain)) };
-        match mailbox_host {
-            Some(MailboxHost::Host(host)) => queues.intern_destination(queue, &format!("{host}!{domain}")),
-            Some(MailboxHost::Here) | None => queues.intern_destination(queue, domain),
+        match place {
+            Some(RecipientPlace::Host(host)) => queues.intern_destination(queue, &format!("{host}!{domain}")),
+            Some(RecipientPlace::Route { key, .. }) => queues.intern_destination(queue, &key.destination(domain)),
+            Some(RecipientPlace::Here) | None => queues.intern_destination(queue, domain),
         }
     }
 
@@ -256,6 +291,12 @@ impl Classifier {
         let named = self.0.domains.iter().find(|(pattern, _)| pattern.matches(domain)).map(|(_, queue)| *queue);
         named.unwrap_or(self.0.default_queue)
     }
+}
+
+/// The recipients of a message, for its routes.
+fn routed_recipients(envelope: &Envelope) -> impl Iterator<Item = RoutedRecipient<'_>> {
+    let sender = envelope.sender.as_ref();
+    envelope.recipients.iter().map(move |recipient| RoutedRecipient { sender, address: &recipient.address })
 }
 
 /// A table of senders may have the address or the domain.

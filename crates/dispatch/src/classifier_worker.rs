@@ -1,10 +1,10 @@
-//! The thread that classifies messages whose envelope is not enough. It may wait for the disk and
-//! for the directory, and does one lookup for all messages of a batch: a lookup costs a round trip.
+//! The thread that classifies messages whose envelope is not enough. It may wait for the disk, for the
+//! directory and for the tables of routes, and does one lookup for all messages of a batch: a lookup costs a round trip.
 //!
-//! Recipients whose mailbox host is unknown wait at `?!domain`. Each attempt there comes to this
+//! Recipients whose mailbox host or route is unknown wait at `?!domain`. Each attempt there comes to this
 //! thread:
 //!
-//! | the directory knows the host of | then |
+//! | the directory and the tables know | then |
 //! |---|---|
 //! | none of the attempt's recipients | all are deferred, as by a host |
 //! | some | these are requeued at their hosts; the others return at once as a new attempt |
@@ -25,8 +25,9 @@ use queue::{ContactResult, QueueNumber};
 use spool::{LiveMessage, ReadError, RecipientState, SpooledMessage};
 use tokio::runtime::Runtime;
 
-use super::classifier::{ClassifiedMessage, ClassifierRules, MailboxHost, UNKNOWN_HOST};
+use super::classifier::{ClassifiedMessage, ClassifierRules, RecipientPlace, UNKNOWN_HOST};
 use super::message_cache::{CachedMessage, MessageCache};
+use super::message_route::{RouteChoice, RoutedRecipient};
 use super::{Attempt, EndedAttempt, SchedulerHandle, SchedulerMsg};
 use crate::queue_rules::HeaderRule;
 
@@ -122,10 +123,10 @@ impl ClassifierWorker {
     }
 
     fn classify(&self, batch: Vec<ClassifyCase>) {
-        let stores = self.runtime.block_on(mailbox_stores(&self.rules, &self.directory, &batch));
+        let places = self.runtime.block_on(recipient_places(&self.rules, &self.directory, &batch));
         let queues = self.queues(&batch);
-        for ((case, stores), queue) in batch.into_iter().zip(stores).zip(queues) {
-            self.scheduler.send(case.into_msg(&self.rules, stores, queue));
+        for ((case, places), queue) in batch.into_iter().zip(places).zip(queues) {
+            self.scheduler.send(case.into_msg(&self.rules, places, queue));
         }
     }
 
@@ -183,30 +184,30 @@ impl ClassifyCase {
         ClassifyCase { live, origin: CaseOrigin::Moved(attempt) }
     }
 
-    /// The open recipients whose mailbox host only the directory knows.
-    fn recipients_to_look_up<'a>(&'a self, rules: &'a ClassifierRules) -> impl Iterator<Item = (u32, &'a Address)> {
+    /// The recipients that are not final.
+    fn open_recipients(&self) -> impl Iterator<Item = (u32, RoutedRecipient<'_>)> {
         let LiveMessage { envelope, states, .. } = &self.live;
+        let sender = envelope.sender.as_ref();
         let open = (0..).zip(&envelope.recipients).zip(states).filter(|(_, state)| !state.is_final());
-        let addresses = open.map(|((ordinal, recipient), _)| (ordinal, &recipient.address));
-        addresses.filter(|(_, address)| rules.needs_directory(address.domain()))
+        open.map(move |((ordinal, recipient), _)| (ordinal, RoutedRecipient { sender, address: &recipient.address }))
     }
 
     fn into_msg(
         self,
         rules: &Arc<ClassifierRules>,
-        stores: Vec<(u32, MailboxLocation)>,
+        places: Vec<(u32, FoundPlace)>,
         queue: Option<QueueNumber>,
     ) -> SchedulerMsg {
         let ClassifyCase { live, origin } = self;
         let (attempt, message) = match origin {
-            CaseOrigin::New => return SchedulerMsg::Classified(rules.clone(), classified(live, stores, queue)),
+            CaseOrigin::New => return SchedulerMsg::Classified(rules.clone(), classified(live, places, queue)),
             CaseOrigin::Moved(attempt) => {
-                return SchedulerMsg::Reclassified(rules.clone(), attempt, classified(live, stores, queue));
+                return SchedulerMsg::Reclassified(rules.clone(), attempt, classified(live, places, queue));
             }
             CaseOrigin::HostUnknown(attempt, message) => (attempt, message),
         };
-        match outcomes_if_all_unknown(&attempt.recipients, &stores) {
-            None => SchedulerMsg::Reclassified(rules.clone(), attempt, classified(live, stores, queue)),
+        match outcomes_if_all_unknown(&attempt.recipients, &places) {
+            None => SchedulerMsg::Reclassified(rules.clone(), attempt, classified(live, places, queue)),
             Some(outcomes) => SchedulerMsg::Ended(vec![EndedAttempt {
                 attempt,
                 message: Some(message),
@@ -232,50 +233,64 @@ fn take_batch(cases: impl Iterator<Item = ClassifyCase>) -> Vec<ClassifyCase> {
     batch
 }
 
-/// For each message, the mailbox hosts that only the directory knows.
-async fn mailbox_stores(
+/// Where a recipient's mail goes; Err: unknown, and why.
+type FoundPlace = Result<RecipientPlace, String>;
+
+/// For each message, the places of the recipients whose domain does not say it. A route comes before
+/// what the directory says.
+async fn recipient_places(
     rules: &ClassifierRules,
     directory: &RecipientDirectory,
     batch: &[ClassifyCase],
-) -> Vec<Vec<(u32, MailboxLocation)>> {
-    let addresses: Vec<Address> =
-        batch.iter().flat_map(|case| case.recipients_to_look_up(rules)).map(|(_, it)| it.clone()).collect();
-    let mut found = directory.mailbox_locations(&addresses).await.into_iter();
-    batch
-        .iter()
-        .map(|case| case.recipients_to_look_up(rules).map(|(ordinal, _)| ordinal).zip(found.by_ref()).collect())
-        .collect()
-}
-
-/// Recipients whose host is unknown go to a destination whose attempts ask again.
-fn classified(live: LiveMessage, stores: Vec<(u32, MailboxLocation)>, queue: Option<QueueNumber>) -> ClassifiedMessage {
-    let place = |store| match store {
-        MailboxLocation::ThisHost => Some(MailboxHost::Here),
-        MailboxLocation::NextHop => None,
-        MailboxLocation::OtherHost(host) => Some(MailboxHost::Host(host)),
-        MailboxLocation::Unavailable(_) => Some(MailboxHost::Host(UNKNOWN_HOST.into())),
+) -> Vec<Vec<(u32, FoundPlace)>> {
+    let recipients: Vec<RoutedRecipient<'_>> =
+        batch.iter().flat_map(ClassifyCase::open_recipients).map(|(_, recipient)| recipient).collect();
+    let choices = rules.routes.choose(&recipients, directory).await;
+    let is_stored = |(recipient, choice): &(&RoutedRecipient<'_>, &RouteChoice)| {
+        **choice == RouteChoice::ByDomain && rules.needs_directory(recipient.address.domain())
     };
-    let places = stores.into_iter().filter_map(|(ordinal, store)| Some((ordinal, place(store)?))).collect();
-    ClassifiedMessage { live, queue, mailbox_hosts: places }
+    let stored = recipients.iter().zip(&choices).filter(is_stored);
+    let stored: Vec<Address> = stored.map(|(recipient, _)| recipient.address.clone()).collect();
+    let mut stores = directory.mailbox_locations(&stored).await.into_iter();
+    let mut choices = choices.into_iter();
+    let mut place = |(ordinal, recipient): (u32, RoutedRecipient<'_>)| {
+        let found = match choices.next()? {
+            RouteChoice::Route { key, is_maildir } => Ok(RecipientPlace::Route { key, is_maildir }),
+            RouteChoice::Unavailable(why) => Err(format!("route unknown: {why}")),
+            RouteChoice::ByDomain if rules.needs_directory(recipient.address.domain()) => stored_at(stores.next()?)?,
+            RouteChoice::ByDomain => return None,
+        };
+        Some((ordinal, found))
+    };
+    batch.iter().map(|case| case.open_recipients().filter_map(&mut place).collect()).collect()
 }
 
-/// If no recipient's host is known: the outcomes of the attempt. None if any is.
-fn outcomes_if_all_unknown(recipients: &[u32], stores: &[(u32, MailboxLocation)]) -> Option<Vec<Outcome>> {
-    let whys: HashMap<u32, &str> =
-        stores.iter().filter_map(|(ordinal, store)| Some((*ordinal, unavailable_reason(store)?))).collect();
-    recipients.iter().map(|ordinal| whys.get(ordinal).map(|why| host_unknown_outcome(why))).collect()
-}
-
-fn unavailable_reason(store: &MailboxLocation) -> Option<&str> {
-    match store {
-        MailboxLocation::Unavailable(why) => Some(why),
-        MailboxLocation::ThisHost | MailboxLocation::NextHop | MailboxLocation::OtherHost(_) => None,
+/// None: the domain's route decides.
+fn stored_at(location: MailboxLocation) -> Option<FoundPlace> {
+    match location {
+        MailboxLocation::ThisHost => Some(Ok(RecipientPlace::Here)),
+        MailboxLocation::NextHop => None,
+        MailboxLocation::OtherHost(host) => Some(Ok(RecipientPlace::Host(host))),
+        MailboxLocation::Unavailable(why) => Some(Err(format!("mailbox host unknown: {why}"))),
     }
 }
 
-fn host_unknown_outcome(why: &str) -> Outcome {
-    let text = format!("mailbox host unknown: {why}");
-    Outcome::Deferred(Reply::new(451, EnhancedCode(4, 3, 5), text))
+/// Recipients whose place is unknown go to a destination whose attempts ask again.
+fn classified(live: LiveMessage, places: Vec<(u32, FoundPlace)>, queue: Option<QueueNumber>) -> ClassifiedMessage {
+    let known = |found: FoundPlace| found.unwrap_or_else(|_| RecipientPlace::Host(UNKNOWN_HOST.into()));
+    let places = places.into_iter().map(|(ordinal, found)| (ordinal, known(found))).collect();
+    ClassifiedMessage { live, queue, places }
+}
+
+/// If no recipient's place is known: the outcomes of the attempt. None if any is.
+fn outcomes_if_all_unknown(recipients: &[u32], places: &[(u32, FoundPlace)]) -> Option<Vec<Outcome>> {
+    let whys: HashMap<u32, &String> =
+        places.iter().filter_map(|(ordinal, found)| Some((*ordinal, found.as_ref().err()?))).collect();
+    recipients.iter().map(|ordinal| whys.get(ordinal).map(|why| place_unknown_outcome(why))).collect()
+}
+
+fn place_unknown_outcome(why: &str) -> Outcome {
+    Outcome::Deferred(Reply::new(451, EnhancedCode(4, 3, 5), why.to_owned()))
 }
 
 /// The fields of a header, unfolded (RFC 5322 section 2.2.3).
@@ -315,14 +330,14 @@ mod tests {
     /// Regression: one unknown mailbox host deferred the whole attempt.
     #[test]
     fn an_unknown_host_does_not_delay_known_ones() {
-        let unknown = |why: &str| MailboxLocation::Unavailable(why.into());
+        let unknown = |why: &str| Err(why.to_owned());
         let stores = [(2, unknown("odd")), (5, unknown("down"))];
         assert_eq!(
             outcomes_if_all_unknown(&[5, 2], &stores),
-            Some(vec![host_unknown_outcome("down"), host_unknown_outcome("odd")])
+            Some(vec![place_unknown_outcome("down"), place_unknown_outcome("odd")])
         );
         assert_eq!(
-            outcomes_if_all_unknown(&[5, 2], &[(2, unknown("odd")), (5, MailboxLocation::OtherHost("a.x.org".into()))]),
+            outcomes_if_all_unknown(&[5, 2], &[(2, unknown("odd")), (5, Ok(RecipientPlace::Host("a.x.org".into())))]),
             None
         );
         // The second recipient is classified by its envelope.
@@ -346,6 +361,7 @@ mod tests {
             smtputf8: false,
             ret: None,
             envid: None,
+            content_filter: false,
         };
         let states = vec![RecipientState::NEW; recipients.len()];
         let id = QueueId::new(SpoolId::new(1), 0, 1);
@@ -396,12 +412,11 @@ mod tests {
         done.live.states[0] = RecipientState::Delivered;
         let batch = [done, case(&["c@y.org"]), case(&["d@y.org", "e@x.org"])];
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
-        let found = runtime.block_on(mailbox_stores(&rules, &directory, &batch));
-        let at = || MailboxLocation::OtherHost("store".into());
-        assert_eq!(
-            found,
-            [vec![(1, at())], vec![(0, MailboxLocation::NextHop)], vec![(0, MailboxLocation::NextHop), (1, at())]]
-        );
+        let found = runtime.block_on(recipient_places(&rules, &directory, &batch));
+        let is_at_store = |place: &FoundPlace| matches!(place, Ok(RecipientPlace::Host(host)) if &**host == "store");
+        assert!(found.iter().flatten().all(|(_, place)| is_at_store(place)));
+        let ordinals = |places: &Vec<(u32, FoundPlace)>| places.iter().map(|(ordinal, _)| *ordinal).collect::<Vec<_>>();
+        assert_eq!(found.iter().map(ordinals).collect::<Vec<_>>(), [vec![1], vec![], vec![1]]);
         assert_eq!(*hosts.0.lock().expect("no test panicked with it"), ["b@x.org e@x.org"]);
     }
 }

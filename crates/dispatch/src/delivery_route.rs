@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use delivery::pipe::PipeConfig;
 use delivery::remote::NextHop;
 use mail::Outcome;
 
@@ -13,6 +14,16 @@ pub enum DeliveryRoute {
         /// The name of the transport.
         transport: Box<str>,
     },
+    /// To a program.
+    Program {
+        /// How messages are passed to it.
+        pipe: Arc<PipeConfig>,
+    },
+    /// Nowhere: every attempt succeeds.
+    Discard {
+        /// The name of the transport.
+        transport: Box<str>,
+    },
     /// To other hosts.
     Remote {
         /// The name of the transport.
@@ -20,7 +31,7 @@ pub enum DeliveryRoute {
         /// The hosts.
         hop: Arc<NextHop>,
     },
-    /// The mailbox host is unknown: each attempt asks the directory again.
+    /// The mailbox host or the route is unknown: each attempt asks the directory and the tables again.
     HostUnknown,
     /// No route: every attempt ends like this.
     NoRoute {
@@ -33,7 +44,10 @@ impl DeliveryRoute {
     /// The name of the transport, for the log.
     pub fn transport_name(&self) -> &str {
         match self {
-            DeliveryRoute::Mailboxes { transport } | DeliveryRoute::Remote { transport, .. } => transport,
+            DeliveryRoute::Mailboxes { transport }
+            | DeliveryRoute::Discard { transport }
+            | DeliveryRoute::Remote { transport, .. } => transport,
+            DeliveryRoute::Program { pipe } => &pipe.transport,
             DeliveryRoute::HostUnknown | DeliveryRoute::NoRoute { .. } => "none",
         }
     }

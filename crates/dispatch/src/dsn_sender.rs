@@ -431,6 +431,7 @@ mod tests {
                 smtputf8: false,
                 ret: None,
                 envid: None,
+                content_filter: false,
             };
             let reason = Reply::new(550, EnhancedCode(5, 1, 1), "who is that");
             let finding = RecipientResult { ordinal: 0, action: DsnAction::Failed(&reason), peer: None };

@@ -4,6 +4,7 @@
 //! ```text
 //! spool --Committed--> scheduler --attempt--> local deliverer > delivery::local  > mailbox
 //!   ^                   |  ^  ^ \             SMTP deliverer  > delivery::remote > next hop
+//!   |                   |  |  |  \            pipe deliverer  > delivery::pipe   > launcher > program
 //!   |  [DSN sender] <---'  |  |  `--query---> route resolver  > route
 //!   '---- submit ----------'  |                   |
 //!          Recorded           '------ Routed -----'     deliverers answer with Ended
@@ -20,14 +21,17 @@ mod drain_watch;
 mod dsn_sender;
 mod local_deliverer;
 mod message_cache;
+mod message_route;
 mod outcome_counters;
 mod outcome_handler;
 mod outcome_writer;
+mod pipe_deliverer;
 mod queue_rules;
 mod reclassification;
 mod route_resolver;
 mod scheduler;
 mod smtp_deliverer;
+mod transport_entry;
 
 use std::collections::HashMap;
 use std::io;
@@ -38,6 +42,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use delivery::DeliveryResult;
 use delivery::bounce::SubmittedNotice;
+use delivery::pipe::LauncherSocket;
 use delivery::remote::NextHop;
 use load::AllowedDeliveries;
 use lookup::Table;
@@ -60,12 +65,14 @@ pub use dsn_sender::NoticeConfig;
 use local_deliverer::LocalDeliverer;
 pub use local_deliverer::LocalTransport;
 use message_cache::{CachedMessage, MessageCache};
+pub use message_route::{MessageRoute, MessageRoutes, RouteChoice, RoutedRecipient, TransportTraits};
 pub use outcome_counters::OutcomeCounters;
 use outcome_handler::OutcomeHandler;
 use outcome_writer::OutcomeWriter;
+use pipe_deliverer::PipeDeliverer;
 pub use queue_rules::{HeaderRule, InvalidQueueRule, SenderRule};
 use route_resolver::RouterFactory;
-pub use route_resolver::{NextHopOverride, TransportConfig, Transports};
+pub use route_resolver::{NextHopOverride, TransportConfig, TransportMethod, Transports};
 use scheduler::{Scheduler, SchedulerWorkers};
 use smtp_deliverer::SmtpDeliverers;
 
@@ -175,6 +182,8 @@ pub struct DispatcherParts {
     pub config: DispatcherConfig,
     /// Threads that deliver to other hosts.
     pub smtp_threads: usize,
+    /// The launcher of programs; None: mail for programs waits.
+    pub launcher: Option<LauncherSocket>,
     /// Counters of outcomes.
     pub outcome_counters: Arc<OutcomeCounters>,
     /// Takes how TLS went with the hosts of other domains; None: nobody wants to know.
@@ -260,8 +269,8 @@ impl Dispatcher {
         scheduler: SchedulerHandle,
         receiver: SchedulerReceiver,
     ) -> io::Result<Dispatcher> {
-        let DispatcherParts { spool, queues, config, smtp_threads, outcome_counters: attempts, tls_sessions, log } =
-            parts;
+        let DispatcherParts { spool, queues, config, smtp_threads, launcher, .. } = parts;
+        let (attempts, tls_sessions, log) = (parts.outcome_counters, parts.tls_sessions, parts.log);
         let DispatcherConfig { directory, tables, rules, router, transports, local_transports, notices, hostname } =
             config;
         let (alive, ended) = mpsc::channel();
@@ -288,6 +297,7 @@ impl Dispatcher {
         let workers = SchedulerWorkers {
             local_deliverers,
             smtp_deliverers: SmtpDeliverers::start(smtp_threads, &messages, &scheduler, &alive, tls_sessions.as_ref())?,
+            pipe_deliverer: PipeDeliverer::start(launcher, messages.clone(), scheduler.clone(), alive.clone())?,
             route_resolver,
             classifier_worker: ClassifierWorker::start(
                 rules.clone(),

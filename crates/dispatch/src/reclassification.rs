@@ -1,6 +1,7 @@
 //! Finds mail whose destination is outdated after a reload: the new rules would look up its mailbox
 //! host, or no longer look it up. This happens when a domain gains or loses `hosts`, or when tables
-//! may now name it. Such mail is reclassified like that of a retired queue.
+//! may now name it. If routes by address or sender or the
+//! content filter differ, all mail may be outdated. Such mail is reclassified like that of a retired queue.
 //!
 //! Attempts in flight finish first. Their recipients are remembered, and reclassified if they
 //! return.
@@ -29,11 +30,12 @@ impl Reclassification {
         if before.has_same_lookups(now) {
             return;
         }
+        let routes_differ = !before.routes.is_same(&now.routes) || before.content_filter != now.content_filter;
         let mut known = HashMap::new();
         queues.pick_recipients_to_reclassify(&mut |entry, destination| {
             let differs = || {
-                let domain = destination.split_once('!').map_or(destination, |(_, domain)| domain);
-                before.needs_directory(domain) != now.needs_directory(domain)
+                let domain = destination.rsplit_once('!').map_or(destination, |(_, domain)| domain);
+                routes_differ || before.needs_directory(domain) != now.needs_directory(domain)
             };
             let has_moved = *known.entry(entry.destination).or_insert_with(differs);
             if has_moved && entry.progress == RecipientProgress::InFlight {

@@ -13,7 +13,8 @@ use std::sync::mpsc::Sender;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-use delivery::remote::{NextHop, NextHopAddress};
+use delivery::pipe::PipeConfig;
+use delivery::remote::{NextHop, NextHopAddress, RemoteDeliveryConfig};
 use lookup::Table;
 use mail::{EnhancedCode, Outcome, Rate, Reply, Timestamp};
 use queue::{ConcurrencyFeedback, ConcurrencyPolicy, DestinationId, NextHopLimits, NextHopRoute, ProbePolicy};
@@ -71,10 +72,23 @@ pub(super) struct RouterFactory(Handle);
 /// The settings of a transport.
 #[derive(Clone)]
 pub struct TransportConfig {
-    /// How to reach other hosts; None for a local transport.
-    pub remote: Option<Arc<delivery::remote::RemoteDeliveryConfig>>,
+    /// How it delivers.
+    pub method: TransportMethod,
     /// Limits for each of its next hops.
     pub limits: NextHopLimits,
+}
+
+/// How a transport delivers.
+#[derive(Clone)]
+pub enum TransportMethod {
+    /// To Maildirs, by the local deliverer with the name of the transport.
+    Maildir,
+    /// To other hosts.
+    Remote(Arc<RemoteDeliveryConfig>),
+    /// To a program.
+    Program(Arc<PipeConfig>),
+    /// Not at all: mail is discarded.
+    Discard,
 }
 
 /// Settings for one next hop that override those of its transport.
@@ -215,16 +229,21 @@ impl RouteResolver {
     }
 
     fn local_route(&self, transport: Box<str>) -> ResolvedRoute {
-        match self.routing.transports.by_name.get(&transport) {
-            Some(transport_config) => {
-                (transport.clone(), DeliveryRoute::Mailboxes { transport }, transport_config.limits.clone())
-            }
-            None => no_route(Outcome::Deferred(no_transport())),
-        }
+        let Some(TransportConfig { method, limits }) = self.routing.transports.by_name.get(&transport) else {
+            return no_route(Outcome::Deferred(no_transport()));
+        };
+        let name = transport.clone();
+        let route = match method {
+            TransportMethod::Maildir => DeliveryRoute::Mailboxes { transport },
+            TransportMethod::Program(pipe) => DeliveryRoute::Program { pipe: pipe.clone() },
+            TransportMethod::Discard => return (name, DeliveryRoute::Discard { transport }, internal_limits()),
+            TransportMethod::Remote(_) => return no_route(Outcome::Deferred(no_transport())),
+        };
+        (name, route, limits.clone())
     }
 
     fn remote_route(&self, hosts: NextHopHosts) -> ResolvedRoute {
-        let Some(TransportConfig { remote: Some(config), limits }) =
+        let Some(TransportConfig { method: TransportMethod::Remote(config), limits }) =
             self.routing.transports.by_name.get(&hosts.transport).cloned()
         else {
             return no_route(Outcome::Deferred(no_transport()));
@@ -245,9 +264,9 @@ impl RouteResolver {
     fn apply_override(
         &self,
         hosts: &NextHopHosts,
-        mut config: Arc<delivery::remote::RemoteDeliveryConfig>,
+        mut config: Arc<RemoteDeliveryConfig>,
         mut limits: NextHopLimits,
-    ) -> (Arc<delivery::remote::RemoteDeliveryConfig>, NextHopLimits) {
+    ) -> (Arc<RemoteDeliveryConfig>, NextHopLimits) {
         let Some(peer_override) = self.routing.transports.override_for(hosts) else { return (config, limits) };
         if let Some(connections) = peer_override.connections {
             limits.concurrency.max = connections;

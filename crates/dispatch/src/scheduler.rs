@@ -19,6 +19,7 @@ use super::delivery_route::DeliveryRoute;
 use super::drain_watch::DrainWatch;
 use super::dsn_sender::{DelayNotices, DsnConfig};
 use super::outcome_handler::OutcomeHandler;
+use super::pipe_deliverer::{PipeDeliverer, PipeJob};
 use super::reclassification::Reclassification;
 use super::route_resolver::{RouteQuery, RouteRequest, RouteResolverHandle, Routing};
 use super::smtp_deliverer::{SmtpDeliverers, SmtpJob};
@@ -46,6 +47,8 @@ pub(super) struct SchedulerWorkers {
     pub(super) local_deliverers: HashMap<Box<str>, Sender<Attempt>>,
     /// Deliver to other hosts.
     pub(super) smtp_deliverers: SmtpDeliverers,
+    /// Delivers to programs.
+    pub(super) pipe_deliverer: PipeDeliverer,
     /// Resolves routes.
     pub(super) route_resolver: RouteResolverHandle,
     /// Classifies messages whose envelope is not enough to do so.
@@ -310,6 +313,10 @@ impl Scheduler {
                 let job = SmtpJob { attempt, hop: hop.clone(), rules: self.classifier.rules().clone() };
                 self.workers.smtp_deliverers.send(job).map(|unsent| unsent.attempt)
             }
+            DeliveryRoute::Program { pipe } => {
+                self.workers.pipe_deliverer.send(PipeJob { attempt, pipe: pipe.clone() }).map(|unsent| unsent.attempt)
+            }
+            DeliveryRoute::Discard { .. } => return self.end_without_contact(attempt, &Outcome::Delivered),
             DeliveryRoute::HostUnknown => return self.classify(ClassifyJob::HostUnknown(attempt)),
             DeliveryRoute::NoRoute { outcome } => return self.end_without_contact(attempt, outcome),
         };
@@ -325,9 +332,11 @@ impl Scheduler {
     /// deferral is not recorded: after a restart it is simply retried.
     fn end_without_contact(&mut self, mut attempt: Attempt, outcome: &Outcome) {
         let now = now();
-        // NoRoute is always reachable; for others this says nothing about the next hop.
+        // These are always reachable; for others this says nothing about the next hop.
         let contact = match attempt.route.as_deref() {
-            Some(DeliveryRoute::NoRoute { .. }) => ContactResult::Answered { slowest: Duration::ZERO },
+            Some(DeliveryRoute::NoRoute { .. } | DeliveryRoute::Discard { .. }) => {
+                ContactResult::Answered { slowest: Duration::ZERO }
+            }
             _ => ContactResult::Unknown,
         };
         self.queues.finish_contact(now, &mut attempt, contact);

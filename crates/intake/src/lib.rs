@@ -139,6 +139,8 @@ pub struct ListenerContext {
     /// Adds missing Date and Message-ID fields: for messages submitted by users, not those from
     /// other servers (RFC 6409 section 8).
     pub adds_missing_headers: bool,
+    /// Relay networks send what the content filter has passed: no check looks at it again.
+    pub is_from_content_filter: bool,
     /// Clients that must send a PROXY header before anything else; None: no one.
     pub proxy_protocol_networks: Networks,
 }
@@ -149,6 +151,8 @@ struct ClientState {
     trusted: bool,
     /// It must log in before it sends anything.
     must_log_in: bool,
+    /// What it sends comes from the content filter.
+    is_content_filter: bool,
     /// The listener it connected to, by its address in the configuration.
     listener: SocketAddr,
     /// The local address it connected to.

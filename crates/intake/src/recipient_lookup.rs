@@ -46,6 +46,18 @@ impl IntakeContext {
         }
     }
 
+    /// The resolution of an address that was resolved before: itself.
+    pub(crate) async fn take_as_resolved(&self, address: &Address) -> AddressResolution {
+        match self.directory.domain(address.domain()).await {
+            Ok(domain) => AddressResolution::Local(vec![ResolvedRecipient {
+                address: address.clone(),
+                original: None,
+                local: domain.is_some(),
+            }]),
+            Err(why) => AddressResolution::Unavailable(why),
+        }
+    }
+
     /// `<postmaster>` arrives here as the postmaster of this host, whose name need not be a local
     /// domain. While the directory is unavailable, it is treated as not local.
     async fn is_own_postmaster(&self, address: &Address) -> bool {

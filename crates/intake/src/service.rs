@@ -52,6 +52,9 @@ impl Service for ListenerContext {
 
     /// A refusal closes the connection: a client that stays to get 503 until QUIT (RFC 5321 section 3.1) would occupy a session others wait for.
     async fn check_client(&self, client: IpAddr, stop: &StopReceiver) -> Option<Result<CheckedClient, Vec<u8>>> {
+        if self.is_content_filter(client) {
+            return Some(Ok(CheckedClient { checks: None }));
+        }
         let result = self.intake.check_client(client, self.address, self.must_log_in(), stop).await?;
         let result = result.map(|checks| CheckedClient { checks });
         Some(result.map_err(|denied| {
@@ -69,6 +72,7 @@ impl Service for ListenerContext {
             permit,
             trusted,
             must_log_in: self.must_log_in(),
+            is_content_filter: self.is_content_filter(address),
             listener: self.address,
             local_address,
             login_mechanism: None,
@@ -101,6 +105,11 @@ impl Service for ListenerContext {
 }
 
 impl ListenerContext {
+    /// Anybody else who reaches the listener is a client like others.
+    fn is_content_filter(&self, client: IpAddr) -> bool {
+        self.is_from_content_filter && self.intake.relay_networks.contains(client)
+    }
+
     fn must_log_in(&self) -> bool {
         self.smtp_config.auth.as_ref().is_some_and(|auth| auth.required)
     }

@@ -83,6 +83,7 @@ impl IntakeSession {
             proxy_protocol_networks: _,
             address: _,
             adds_missing_headers: completes,
+            is_from_content_filter: _,
         } = listener;
         let speaks_for_others = peer.address.is_some_and(|address| context.proxy_networks.contains(address));
         let asks_of_greetings = checks.as_ref().is_some_and(|checks| checks.take_part_in(Stage::Helo));
@@ -138,7 +139,8 @@ impl IntakeSession {
     /// MAIL: the last point at which load, or the client's rate limit, can refuse a message.
     async fn begin_transaction(&mut self, mail: MailRequest) -> Result<(), Reply> {
         self.context.admit_message(&self.client.permit).map_err(ResourceRefusal::reply)?;
-        let transaction = Transaction::new(&self.context, mail);
+        let mut transaction = Transaction::new(&self.context, mail);
+        transaction.is_from_content_filter = self.client.is_content_filter && self.is_trusted();
         let incoming = Box::new(IncomingMessage { transaction, body: None, failed: None });
         let Transaction { id, mail, .. } = &incoming.transaction;
         self.check_sender_rules(*id, mail).await?;

@@ -35,6 +35,8 @@ pub(crate) struct Transaction {
     /// Accepts mail for a mailbox that is full for now: it waits in the queue. Clients are told to
     /// try again instead.
     pub(crate) waits_for_room: bool,
+    /// The content filter sends it back: its aliases are expanded, and it is not filtered again.
+    pub(crate) is_from_content_filter: bool,
 }
 
 /// Why a recipient is not admitted.
@@ -83,7 +85,13 @@ impl RecipientRefusal {
 impl Transaction {
     /// MAIL, once the caller has accepted it.
     pub(crate) fn new(context: &IntakeContext, mail: MailRequest) -> Transaction {
-        Transaction { id: context.spool.new_id(), mail, recipients: RecipientList::default(), waits_for_room: false }
+        Transaction {
+            id: context.spool.new_id(),
+            mail,
+            recipients: RecipientList::default(),
+            waits_for_room: false,
+            is_from_content_filter: false,
+        }
     }
 
     /// RCPT: adds what `recipient` resolves to. It is the address of the request as
@@ -95,7 +103,11 @@ impl Transaction {
         request: &RcptRequest,
         trusted: bool,
     ) -> Result<(), RecipientRefusal> {
-        let resolved = match context.resolve_recipient(recipient).await {
+        let resolution = match self.is_from_content_filter {
+            true => context.take_as_resolved(recipient).await,
+            false => context.resolve_recipient(recipient).await,
+        };
+        let resolved = match resolution {
             AddressResolution::Local(resolved) => resolved,
             AddressResolution::Unknown => return Err(replies::unknown_user(&request.address).into()),
             AddressResolution::Remote(address) => vec![context.remote_recipient(address, trusted)?],
@@ -204,7 +216,8 @@ impl Transaction {
         let MailRequest { sender, size: _, body_type, smtputf8, ret, envid } = self.mail;
         let mut recipients = self.recipients.into_list();
         recipients.iter_mut().for_each(|recipient| recipient.is_forwarded &= is_forwarded);
-        Envelope { sender, recipients, accepted_at: now, client, body_type, smtputf8, ret, envid }
+        let content_filter = !self.is_from_content_filter;
+        Envelope { sender, recipients, accepted_at: now, client, body_type, smtputf8, ret, envid, content_filter }
     }
 }
 

@@ -24,6 +24,8 @@ pub struct Envelope {
     pub ret: Option<DsnReturn>,
     /// ENVID= (RFC 3461), in xtext as received.
     pub envid: Option<Box<str>>,
+    /// All recipients get the message by way of the content filter, if there is one.
+    pub content_filter: bool,
 }
 
 /// One final recipient.

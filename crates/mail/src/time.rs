@@ -89,6 +89,16 @@ impl Timestamp {
         Some(Timestamp(seconds * 1000))
     }
 
+    /// `Fri Nov 20 17:46:16 2026`: the date format of `From ` lines and of asctime(3), in UTC.
+    pub fn to_asctime(self) -> String {
+        let c = CalendarTime::from_timestamp(self);
+        let mut text = format!("{} {} {:>2} ", DAYS[c.weekday], MONTHS[c.month - 1], c.day);
+        c.push_time_of_day(&mut text);
+        text.push(' ');
+        push_number(&mut text, c.year, 4);
+        text
+    }
+
     /// `2026-11-20T17:46:16.123Z`: the date format of logs (RFC 3339), in UTC.
     pub fn to_rfc3339(self) -> String {
         let c = CalendarTime::from_timestamp(self);

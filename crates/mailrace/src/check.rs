@@ -14,7 +14,7 @@ use std::time::SystemTime;
 
 use config::{
     AuthBackend, BackendAccountSettings, Config, ConfigErrors, ConfigSource, LoadedConfig, QueueSettings,
-    RelayAuthSettings, TableKind, TransportKind, TransportSettings,
+    RelayAuthSettings, TableKind, TransportSettings,
 };
 use delivery::remote::LoginSecurity;
 use ldap::{LdapBindMethod, LdapUrl};
@@ -86,6 +86,7 @@ impl fmt::Display for ConfigSummary<'_> {
             let source = match &auth.source {
                 AuthBackend::Passwords(table) => format!("passwords in {table:?}"),
                 AuthBackend::Bind(table) => format!("by bind to {table:?}"),
+                AuthBackend::Dovecot(socket) => format!("by Dovecot at {}", socket.display()),
             };
             let mechanisms: Vec<&str> = auth.mechanisms.iter().map(|mechanism| mechanism.name()).collect();
             writeln!(f, "  logins     {source}, by {}", mechanisms.join(", "))?;
@@ -199,7 +200,7 @@ fn report_warnings(config: &Config) -> impl Iterator<Item = String> {
 
 /// Nobody can be verified without CA certificates, so all mail of the transport would wait.
 fn ca_file_warning(transport: &TransportSettings) -> Option<String> {
-    let TransportKind::Smtp(smtp) = &transport.kind else { return None };
+    let smtp = transport.smtp()?;
     let error = TrustedRoots::in_file(smtp.tls_ca_file.as_deref()?).load().err()?;
     Some(format!("[transport.{}] tls_ca_file: {error}; its mail waits", transport.name))
 }
@@ -208,7 +209,7 @@ fn ca_file_warning(transport: &TransportSettings) -> Option<String> {
 fn cleartext_bind_urls(config: &Config) -> impl Iterator<Item = &LdapUrl> {
     let directory = match config.auth.as_ref().map(|auth| &auth.source) {
         Some(AuthBackend::Bind(name)) => config.table(name).map(|table| &table.kind),
-        Some(AuthBackend::Passwords(_)) | None => None,
+        Some(AuthBackend::Passwords(_) | AuthBackend::Dovecot(_)) | None => None,
     };
     let servers = match directory {
         Some(TableKind::Ldap(ldap)) => Some(&ldap.directory.servers),
@@ -234,10 +235,8 @@ fn open_signing_warning(config: &Config) -> Option<String> {
 
 /// Transports whose mail of some senders has no login.
 fn missing_login_warnings(config: &Config) -> impl Iterator<Item = String> {
-    let lacks_login = |transport: &&TransportSettings| match &transport.kind {
-        TransportKind::Smtp(smtp) => smtp.auth.as_ref().is_some_and(|auth| auth.login.is_none()),
-        TransportKind::Maildir(_) => false,
-    };
+    let auth = |transport: &TransportSettings| transport.smtp().and_then(|smtp| smtp.auth.clone());
+    let lacks_login = |transport: &&TransportSettings| auth(transport).is_some_and(|auth| auth.login.is_none());
     config.transports.iter().filter(lacks_login).map(|transport| {
         let name = &transport.name;
         format!("[transport.{name}] auth has no `user`: notices, and mail of senders without an entry, have no login")
@@ -246,10 +245,9 @@ fn missing_login_warnings(config: &Config) -> impl Iterator<Item = String> {
 
 /// Transports that send passwords in clear text.
 fn cleartext_relay_warnings(config: &Config) -> impl Iterator<Item = String> {
-    let is_open = |transport: &&TransportSettings| match &transport.kind {
-        TransportKind::Smtp(smtp) => smtp.auth.as_ref().is_some_and(|auth| auth.security == LoginSecurity::ClearText),
-        TransportKind::Maildir(_) => false,
-    };
+    let auth = |transport: &TransportSettings| transport.smtp().and_then(|smtp| smtp.auth.clone());
+    let is_open =
+        |transport: &&TransportSettings| auth(transport).is_some_and(|auth| auth.security == LoginSecurity::ClearText);
     config.transports.iter().filter(is_open).map(|transport| {
         format!("[transport.{}] auth sends passwords to next hops without TLS: they can be intercepted", transport.name)
     })
@@ -313,7 +311,7 @@ fn readable_secret_warnings(loaded: &LoadedConfig) -> Vec<String> {
     });
     let logins = match loaded.config.auth.as_ref().map(|auth| &auth.source) {
         Some(AuthBackend::Passwords(name)) => loaded.config.table(name).map(|table| &table.kind),
-        Some(AuthBackend::Bind(_)) | None => None,
+        Some(AuthBackend::Bind(_) | AuthBackend::Dovecot(_)) | None => None,
     };
     let stored = match logins {
         Some(TableKind::Text { path } | TableKind::Cdb { path }) => Some((path, "password hash")),
@@ -331,10 +329,7 @@ fn readable_secret_warnings(loaded: &LoadedConfig) -> Vec<String> {
 
 /// The logins of all transports.
 fn relay_logins(config: &Config) -> impl Iterator<Item = &RelayAuthSettings> {
-    config.transports.iter().filter_map(|transport| match &transport.kind {
-        TransportKind::Smtp(smtp) => smtp.auth.as_ref(),
-        TransportKind::Maildir(_) => None,
-    })
+    config.transports.iter().filter_map(|transport| transport.smtp()?.auth.as_ref())
 }
 
 #[cfg(test)]

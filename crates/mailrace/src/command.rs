@@ -18,7 +18,7 @@ use crate::output::{is_output_closed, output};
 use crate::stderr::print_stderr;
 use crate::{
     compare_command, control_client, dkim_command, dns_command, import_command, inject, log_summary, manual, password,
-    report_command, serve, spool_commands, tables, token_command, tune_apply, tune_command, tune_runs,
+    pipe_launcher, report_command, serve, spool_commands, tables, token_command, tune_apply, tune_command, tune_runs,
 };
 use config::{self, Config, LoadedConfig};
 
@@ -27,6 +27,9 @@ pub fn run() -> ExitCode {
     let words: Vec<OsString> = std::env::args_os().collect();
     if let Some(name) = words.first().and_then(inject::ProgramName::from_argv0) {
         return to_exit_code(inject::run(name, None, &words[1..]));
+    }
+    if words.first().is_some_and(|name| name == pipe_launcher::PROGRAM_NAME) {
+        return to_exit_code(pipe_launcher::run());
     }
     let cli = match Cli::read(words) {
         Ok(cli) => cli,

@@ -19,6 +19,7 @@ use anyhow::Context;
 use control::api::ApiSettings;
 use control::{AddressExplainer, ControlParts, ControlTables};
 use delivery::bounce::{NoticeLimiter, NoticeLimits, NoticeSigner};
+use delivery::pipe::PipeConfig;
 use delivery::remote::RemoteDeliveryConfig;
 use filter::access::AccessRules;
 use intake::{DomainMatcher, IntakeContext, ThrottledLog};
@@ -28,15 +29,20 @@ use mta_sts::{FetchConfig, PolicyCache};
 use net::{TlsClient, TlsServer, TlsServerError, TrustedRoots};
 use nix::ifaddrs::getifaddrs;
 use protocol::sasl;
+use protocol::smtp::MailProtocol;
 use protocol::smtp::server as smtp;
 use queue::{NextHopLimits, QueueNumber};
 
 use crate::relay_logins::relay_logins;
 use crate::retrieval_parts::RetrievalParts;
 use crate::tables::OpenTables;
+use ::route::RouteKey;
 use ::sender_auth::srs::SrsRewriter;
 use config::{self, Config, DomainPattern, QueueSettings, SmtpTransportSettings, TransportKind};
-use dispatch::{ClassifierRules, LocalTransport, NoticeConfig, TransportConfig, Transports};
+use dispatch::{
+    ClassifierRules, LocalTransport, MessageRoute, MessageRoutes, NoticeConfig, TransportConfig, TransportMethod,
+    TransportTraits, Transports,
+};
 use mailbox::quota::{MailboxQuotaChecker, QuotaTransport, TransportQuota, UsageCounter};
 use mailbox::{MailboxPathResolver, MailboxPathTable};
 use server_log::Log;
@@ -118,7 +124,11 @@ pub fn routed_domains(config: &Config) -> DomainMatcher {
 
 /// The queues.
 pub fn scheduler_config(config: &Config) -> queue::SchedulerConfig {
-    let usual = config.transports.iter().filter_map(smtp_of).filter_map(|smtp| smtp.limits.recipients_per_attempt_max);
+    let usual = config
+        .transports
+        .iter()
+        .filter_map(config::TransportSettings::smtp)
+        .filter_map(|smtp| smtp.limits.recipients_per_attempt_max);
     let exceptional = config.next_hops.iter().filter_map(|peer| peer.recipients_per_message);
     // A next hop's limit counts only as far as its queue allows.
     let default = queue::QueueConfig::default().recipients_per_attempt_max;
@@ -161,7 +171,7 @@ pub fn outbound_connections_max(config: &Config, smtp_threads: usize) -> usize {
     let waiting = config
         .transports
         .iter()
-        .filter_map(smtp_of)
+        .filter_map(config::TransportSettings::smtp)
         .map(|smtp| smtp.connections.idle_connections_max)
         .max()
         .unwrap_or(0);
@@ -198,6 +208,25 @@ pub fn classifier_rules(
         shared_domains: config.domains.iter().filter(|domain| domain.hosts.is_some()).map(pattern).collect(),
         verp_senders: config.bounce.verp.iter().map(|sender| sender.as_str().to_lowercase().into()).collect(),
         sender_rewriter: srs.map(|srs| srs.clone() as Arc<dyn SenderRewriter>),
+        routes: message_routes(config, tables),
+        content_filter: config.content_filter.as_deref().map(|transport| RouteKey::new(transport, None)),
+    }
+}
+
+/// The routes by more than the domain, with the tables and the transports that they need.
+fn message_routes(config: &Config, tables: &OpenTables) -> MessageRoutes {
+    let named = config.message_routes.iter().filter_map(|route| match route {
+        MessageRoute::RecipientTable(table) | MessageRoute::SenderTable(table) => Some(table),
+        MessageRoute::Address { .. } | MessageRoute::Sender { .. } => None,
+    });
+    let traits = |transport: &config::TransportSettings| TransportTraits {
+        by_mx: transport.smtp().is_some_and(|smtp| smtp.client.flavor == MailProtocol::Smtp),
+        is_maildir: transport.is_maildir(),
+    };
+    MessageRoutes {
+        routes: config.message_routes.clone(),
+        tables: named.filter_map(|name| Some((name.clone(), tables.find(name)?.clone()))).collect(),
+        transports: config.transports.iter().map(|transport| (transport.name.clone(), traits(transport))).collect(),
     }
 }
 
@@ -211,10 +240,16 @@ pub fn routing_config(config: &Config, sts_policies: Option<&Arc<PolicyCache>>) 
         table: table.names.clone(),
         route: domain_route(&table.settings),
     };
-    let endpoint_options =
-        |transport: &config::TransportSettings| Some((transport.name.clone(), smtp_of(transport)?.endpoints));
+    let transports = || config.transports.iter();
+    let with_hosts = transports().filter(|transport| !transport.is_hostless());
+    let endpoint_options = |transport: &config::TransportSettings| {
+        let options = transport.smtp().map(|smtp| smtp.endpoints).unwrap_or_default();
+        (transport.name.clone(), options)
+    };
     let tls_options =
-        |transport: &config::TransportSettings| Some((transport.name.clone(), smtp_of(transport)?.tls.clone()));
+        |transport: &config::TransportSettings| Some((transport.name.clone(), transport.smtp()?.tls.clone()));
+    let next_hop =
+        |transport: &config::TransportSettings| Some((transport.name.clone(), transport.next_hop()?.clone()));
     route::Config {
         own_addresses: own_addresses(config),
         own_ports: config.listeners.iter().map(|listener| listener.address.port()).collect(),
@@ -223,8 +258,10 @@ pub fn routing_config(config: &Config, sts_policies: Option<&Arc<PolicyCache>>) 
         domains: config.domains.iter().map(|domain| (domain.name.clone(), domain_route(domain))).collect(),
         domain_tables: config.domain_tables.iter().map(tabled).collect(),
         rules: config.routes.clone(),
-        endpoint_options: config.transports.iter().filter_map(endpoint_options).collect(),
-        tls_options: config.transports.iter().filter_map(tls_options).collect(),
+        hostless_transports: transports().filter(|it| it.is_hostless()).map(|it| it.name.clone()).collect(),
+        transport_next_hops: transports().filter_map(next_hop).collect(),
+        endpoint_options: with_hosts.map(endpoint_options).collect(),
+        tls_options: transports().filter_map(tls_options).collect(),
         sts_policies: sts_policies.cloned(),
         ..route::Config::new(&config.hostname)
     }
@@ -260,16 +297,23 @@ pub fn transports(config: &Config, tables: &OpenTables) -> Transports {
         let transport_config = match &transport.kind {
             TransportKind::Maildir(maildir) => {
                 let concurrency = maildir.concurrency.clone();
-                TransportConfig { remote: None, limits: NextHopLimits { concurrency, ..NextHopLimits::default() } }
+                let limits = NextHopLimits { concurrency, ..NextHopLimits::default() };
+                TransportConfig { method: TransportMethod::Maildir, limits }
             }
+            TransportKind::Pipe(pipe) => pipe_transport_config(&transport.name, pipe),
+            TransportKind::Discard => {
+                TransportConfig { method: TransportMethod::Discard, limits: NextHopLimits::default() }
+            }
+            // The router answers with its reply.
+            TransportKind::Error { .. } => return None,
             TransportKind::Smtp(smtp) => {
                 smtp_transport_config(smtp, tables, slower_than.unwrap_or(Duration::MAX), &system_roots)
             }
         };
-        (transport.name.clone(), transport_config)
+        Some((transport.name.clone(), transport_config))
     };
     Transports {
-        by_name: config.transports.iter().map(transport_config).collect(),
+        by_name: config.transports.iter().filter_map(transport_config).collect(),
         overrides: config.next_hops.clone(),
     }
 }
@@ -288,12 +332,23 @@ fn smtp_transport_config(
         logins: smtp.auth.as_ref().map(|auth| relay_logins(auth, tables)),
         slow_after,
     };
-    TransportConfig { remote: Some(Arc::new(remote)), limits: smtp.limits.clone() }
+    TransportConfig { method: TransportMethod::Remote(Arc::new(remote)), limits: smtp.limits.clone() }
+}
+
+fn pipe_transport_config(name: &str, pipe: &config::PipeTransportSettings) -> TransportConfig {
+    let pipe_config = PipeConfig {
+        transport: name.into(),
+        fields: pipe.fields,
+        line_ends: pipe.line_ends,
+        time_max: pipe.time_max,
+        output_octets_max: pipe.output_octets_max,
+    };
+    TransportConfig { method: TransportMethod::Program(Arc::new(pipe_config)), limits: pipe.limits.clone() }
 }
 
 /// The MTA-STS policies, if any transport asks for them: those in use, or those in their folder.
 pub fn sts_policies(config: &Config, before: Option<&Arc<PolicyCache>>, log: &Arc<Log>) -> Option<Arc<PolicyCache>> {
-    let is_wanted = config.transports.iter().filter_map(smtp_of).any(|smtp| smtp.tls.mta_sts);
+    let is_wanted = config.transports.iter().filter_map(config::TransportSettings::smtp).any(|smtp| smtp.tls.mta_sts);
     let new = || {
         let problems = Arc::new(throttled_log(log.clone()));
         Arc::new(PolicyCache::new(&config.data_dir.join("mta-sts"), FetchConfig::default(), problems))
@@ -303,7 +358,8 @@ pub fn sts_policies(config: &Config, before: Option<&Arc<PolicyCache>>, log: &Ar
 
 /// Counts mailboxes, if any has a quota: the one in use, or a new one.
 pub fn quota_counter(config: &Config, before: Option<&UsageCounter>) -> io::Result<Option<UsageCounter>> {
-    let has_quota = config.transports.iter().filter_map(maildir_of).any(|maildir| maildir.quota.is_some());
+    let has_quota =
+        config.transports.iter().filter_map(config::TransportSettings::maildir).any(|maildir| maildir.quota.is_some());
     match before {
         _ if !has_quota => Ok(None),
         Some(same) => Ok(Some(same.clone())),
@@ -313,7 +369,7 @@ pub fn quota_counter(config: &Config, before: Option<&UsageCounter>) -> io::Resu
 
 /// The local transports. With a quota there is a counter.
 pub fn local_transports(config: &Config, tables: &OpenTables, counter: Option<&UsageCounter>) -> Vec<LocalTransport> {
-    let maildirs = config.transports.iter().filter_map(|transport| Some((&transport.name, maildir_of(transport)?)));
+    let maildirs = config.transports.iter().filter_map(|transport| Some((&transport.name, transport.maildir()?)));
     maildirs.map(|(name, maildir)| local_transport(name, maildir, tables, counter)).collect()
 }
 
@@ -472,20 +528,6 @@ pub fn api_settings(config: &Config) -> ApiSettings {
         connections_max: config.api.connections_max,
         page_entries_max: config.api.page_entries_max,
         limits: config.http.limits,
-    }
-}
-
-fn maildir_of(transport: &config::TransportSettings) -> Option<&config::MaildirTransportSettings> {
-    match &transport.kind {
-        TransportKind::Maildir(maildir) => Some(maildir),
-        TransportKind::Smtp(_) => None,
-    }
-}
-
-fn smtp_of(transport: &config::TransportSettings) -> Option<&SmtpTransportSettings> {
-    match &transport.kind {
-        TransportKind::Smtp(smtp) => Some(smtp),
-        TransportKind::Maildir(_) => None,
     }
 }
 

@@ -30,6 +30,7 @@ pub mod mailbox_locator;
 pub mod manual;
 mod output;
 pub mod password;
+pub mod pipe_launcher;
 pub mod privileges;
 pub mod relay_logins;
 pub mod reload;

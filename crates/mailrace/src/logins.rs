@@ -94,10 +94,12 @@ impl PreviousCredentialChecker<'_> {
     /// Whether passwords are checked in the same way. The same table object means the same
     /// description and content.
     fn checks_the_same(&self, auth: &AuthSettings, tables: &OpenTables) -> bool {
-        let (AuthBackend::Passwords(name) | AuthBackend::Bind(name)) = &auth.source;
-        let is_same_table = match (self.tables.find(name), tables.find(name)) {
-            (Some(before), Some(table)) => Arc::ptr_eq(before, table),
-            _ => false,
+        let is_same_table = match &auth.source {
+            AuthBackend::Dovecot(_) => true,
+            AuthBackend::Passwords(name) | AuthBackend::Bind(name) => {
+                let tables = self.tables.find(name).zip(tables.find(name));
+                tables.is_some_and(|(before, table)| Arc::ptr_eq(before, table))
+            }
         };
         let is_set_the_same = self.auth.source == auth.source && self.auth.verification == auth.verification;
         is_same_table && is_set_the_same && self.throttles_the_same(auth)
@@ -117,6 +119,7 @@ fn credential_source(config: &Config, auth: &AuthSettings, tables: &OpenTables) 
             Some(TableKind::Ldap(ldap)) => CredentialSource::Ldap(Box::new(tables::ldap_config_with_password(ldap)?)),
             _ => anyhow::bail!("the table {name:?} is not an LDAP table"),
         },
+        AuthBackend::Dovecot(socket) => CredentialSource::Dovecot(socket.clone()),
     })
 }
 

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::stat::{Mode, umask};
-use nix::unistd::{Gid, Uid, User, geteuid, setgroups, setresgid, setresuid};
+use nix::unistd::{Gid, Uid, User, getegid, geteuid, setgroups, setresgid, setresuid};
 use rustix::fs::{CWD, OFlags, RenameFlags, renameat_with};
 
 use config::{Config, ConfigSource, LoadedConfig};
@@ -182,6 +182,14 @@ impl ProcessUser {
         match self {
             ProcessUser::Become { uid, .. } => *uid,
             ProcessUser::Unchanged | ProcessUser::ImplicitRoot => geteuid(),
+        }
+    }
+
+    /// The user ID and the group ID that the server will have.
+    pub fn ids(&self) -> (Uid, Gid) {
+        match self {
+            ProcessUser::Become { uid, gid } => (*uid, *gid),
+            ProcessUser::Unchanged | ProcessUser::ImplicitRoot => (geteuid(), getegid()),
         }
     }
 

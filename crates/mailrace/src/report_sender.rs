@@ -356,6 +356,7 @@ fn report_envelope(hostname: &str, now: Timestamp, recipients: Vec<Recipient>) -
         smtputf8: false,
         ret: None,
         envid: None,
+        content_filter: false,
     }
 }
 

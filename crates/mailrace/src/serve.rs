@@ -19,6 +19,7 @@ use config::{self, Config, ConfigSource, LoadedConfig, TableKind, TransportKind}
 use control::api::Api;
 use control::tokens::TokenFile;
 use control::{ControlHandler, ControlParts, ControlServer, ReloadRequest, ReloadSender, SharedControlState};
+use delivery::pipe::LauncherSocket;
 use dispatch::{
     self, Dispatcher, DispatcherConfig, DispatcherParts, OutcomeCounters, Queues, SchedulerHandle, SchedulerReceiver,
 };
@@ -37,6 +38,7 @@ use crate::certificates::{self, CertificateWatchHandle, WatchConfig};
 use crate::exit::ExitError;
 use crate::listeners::{self, SessionParts};
 use crate::logins::{self, ServerSecret};
+use crate::pipe_launcher::{self, LauncherProcess};
 use crate::privileges::{self, PrivilegesError, ProcessUser};
 use crate::reload::RunningServer;
 use crate::report_sender::{ReportSenderParts, RunningReports};
@@ -77,6 +79,7 @@ pub fn run(loaded: &LoadedConfig, drain_only: bool) -> anyhow::Result<()> {
     let sockets = open_sockets(config, limits, drain_only)?;
     create_folders(config, &identity)?;
     let log = Arc::new(Log::open(&config.log)?);
+    let (launcher_process, launcher) = pipe_launcher::start(config, &identity)?.unzip();
     identity.drop_privileges()?;
     if identity == ProcessUser::ImplicitRoot {
         log.event(LogLevel::Warning, "running as root; set `user` to drop privileges after binding", &[]);
@@ -87,7 +90,7 @@ pub fn run(loaded: &LoadedConfig, drain_only: bool) -> anyhow::Result<()> {
     doubts.iter().for_each(|doubt| log.event(LogLevel::Warning, doubt, &[]));
     let secret = logins::load_or_create_secret(config)?;
     let (reload_sender, mut reload_requests) = unbounded_channel();
-    let inputs = StartInputs { sockets, acceptor, secret, limits, reload_sender, drain_only };
+    let inputs = StartInputs { sockets, acceptor, secret, limits, launcher, reload_sender, drain_only };
     let mut running = start(loaded, inputs, log.clone())?;
     is_serving.store(true, Relaxed);
     announce(loaded, &running.workers.listeners(), &log);
@@ -123,6 +126,7 @@ pub fn run(loaded: &LoadedConfig, drain_only: bool) -> anyhow::Result<()> {
     log.event(LogLevel::Info, "stopping", &[]);
     notify_manager(&manager, ServiceState::Stopping, &log);
     let left = stop(running, &runtime, &log);
+    launcher_process.into_iter().for_each(LauncherProcess::wait);
     log.event(LogLevel::Info, "stopped", &[]);
     log.close();
     match left {
@@ -246,6 +250,7 @@ struct StartInputs {
     acceptor: Option<Arc<TlsServer>>,
     secret: Option<ServerSecret>,
     limits: ProcessLimits,
+    launcher: Option<LauncherSocket>,
     reload_sender: ReloadSender,
     drain_only: bool,
 }
@@ -265,7 +270,7 @@ fn start_control_server(
 
 /// Opens the spool and starts everything, the listeners last.
 fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::Result<RunningServer> {
-    let StartInputs { sockets, acceptor, secret, limits, reload_sender, drain_only } = inputs;
+    let StartInputs { sockets, acceptor, secret, limits, launcher, reload_sender, drain_only } = inputs;
     let config = &loaded.config;
     let tables = OpenTables::open(config, tables::table_event_logger(log.clone()))?;
     // A server that drains its queue makes no mail of its own.
@@ -285,8 +290,9 @@ fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::R
         chosen,
     } = ServerParts::build(config, tables, secret, limits, None, collector.as_ref(), &log)?;
     let outcome_counters = Arc::new(OutcomeCounters::default());
-    let (spool, flow, scheduler) =
-        start_dispatcher(config, dispatcher, &queues, limits, &outcome_counters, collector.as_ref(), &log)?;
+    let inputs =
+        DispatcherInputs { smtp_threads: limits.threads, launcher, outcome_counters: outcome_counters.clone() };
+    let (spool, flow, scheduler) = start_dispatcher(config, dispatcher, &queues, inputs, collector.as_ref(), &log)?;
     let monitor = monitor(config, scheduler.clone(), log.clone());
     let intake = Arc::new(intake_context::create(config, intake, spool, monitor.handle(), log.clone()));
     let gauges = monitor.start(config.load.every)?;
@@ -374,13 +380,19 @@ fn start_drop_scanner(
     DropFolderScanner::start(folder).context("starting")
 }
 
+/// What the dispatcher starts with beside its configuration.
+struct DispatcherInputs {
+    smtp_threads: usize,
+    launcher: Option<LauncherSocket>,
+    outcome_counters: Arc<OutcomeCounters>,
+}
+
 /// Opens the spool, whose messages go into the queues, and starts the threads that deliver them.
 fn start_dispatcher(
     config: &Config,
     dispatcher: DispatcherConfig,
     queue_config: &queue::SchedulerConfig,
-    limits: ProcessLimits,
-    outcome_counters: &Arc<OutcomeCounters>,
+    inputs: DispatcherInputs,
     reports: Option<&ReportCollector>,
     log: &Arc<Log>,
 ) -> anyhow::Result<(Arc<Spool>, Dispatcher, SchedulerHandle)> {
@@ -396,8 +408,9 @@ fn start_dispatcher(
         spool: spool.clone(),
         queues,
         config: dispatcher,
-        smtp_threads: limits.threads,
-        outcome_counters: outcome_counters.clone(),
+        smtp_threads: inputs.smtp_threads,
+        launcher: inputs.launcher,
+        outcome_counters: inputs.outcome_counters,
         tls_sessions: tls_reports::session_log(config, reports),
         log: log.clone(),
     };

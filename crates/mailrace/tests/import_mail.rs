@@ -349,10 +349,7 @@ fn all_transports_of_smtp_share_what_postfixs_client_is_told() {
         "{OWN}smtp_tls_security_level = encrypt\nrelay_domains = r.example\nrelay_transport = smtp:[192.0.2.2]\n"
     );
     let server = Server::new(&main, &[]);
-    let transports = server.config.transports.iter().filter_map(|transport| match &transport.kind {
-        config::TransportKind::Smtp(smtp) => Some(smtp.client.tls),
-        config::TransportKind::Maildir(_) => None,
-    });
+    let transports = server.config.transports.iter().filter_map(|transport| Some(transport.smtp()?.client.tls));
     assert!(
         transports.into_iter().all(|tls| tls == protocol::smtp::client::TlsPolicy::Required),
         "{}",

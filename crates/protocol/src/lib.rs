@@ -5,6 +5,7 @@
 //! up; its driver does that. So any session can be replayed, byte by byte, from a text file.
 
 pub mod backend_login;
+pub mod dovecot_auth;
 pub mod http;
 pub mod imap;
 pub mod milter;

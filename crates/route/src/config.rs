@@ -1,7 +1,7 @@
 //! The configuration of a router. Values are parsed before they get here; every limit has a
 //! default.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,6 +40,10 @@ pub struct Config {
     pub transport: Box<str>,
     /// The transport to the host that stores a mailbox.
     pub mail_host_transport: Box<str>,
+    /// The transports that need no host: of Maildirs, of programs, and those that discard.
+    pub hostless_transports: HashSet<Box<str>>,
+    /// The next hops of transports, for mail that is routed to a transport by name.
+    pub transport_next_hops: HashMap<Box<str>, FixedHop>,
     /// How each transport connects, by name; a missing one has the defaults.
     pub endpoint_options: HashMap<Box<str>, EndpointOptions>,
     /// What each transport demands of hosts by TLS, by name; a missing one demands nothing.
@@ -63,6 +67,8 @@ impl Config {
             rules: Vec::new(),
             transport: "smtp".into(),
             mail_host_transport: "smtp".into(),
+            hostless_transports: HashSet::new(),
+            transport_next_hops: HashMap::new(),
             endpoint_options: HashMap::new(),
             tls_options: HashMap::new(),
             sts_policies: None,
@@ -81,6 +87,12 @@ impl Config {
     /// What a transport demands of hosts by TLS.
     pub(crate) fn tls_options_for(&self, transport: &str) -> &TlsOptions {
         self.tls_options.get(transport).unwrap_or(&NO_DEMANDS)
+    }
+
+    /// The name of a transport as this configuration has it, if it has the transport.
+    pub(crate) fn transport_named(&self, name: &str) -> Option<&str> {
+        let hostless = || self.hostless_transports.get(name);
+        self.endpoint_options.get_key_value(name).map(|(name, _)| name).or_else(hostless).map(|name| &**name)
     }
 
     /// How a transport connects.

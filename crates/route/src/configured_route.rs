@@ -7,6 +7,7 @@ use crate::config::DomainRoute;
 use crate::destination::Destination;
 use crate::error::RouteError;
 use crate::fixed_hop::FixedHop;
+use crate::route_key::RouteKey;
 use crate::rule::RouteRule;
 
 /// A route before DNS lookups.
@@ -54,6 +55,7 @@ impl Router {
     pub(crate) async fn configured_route(&self, destination: &str) -> ConfiguredRoute<'_> {
         match Destination::parse(destination) {
             Destination::MailHost(host) => ConfiguredRoute::without_tables(self.target_for_mail_host(host)),
+            Destination::Route { key, domain } => ConfiguredRoute::without_tables(self.target_for_key(&key, domain)),
             Destination::Invalid => ConfiguredRoute::without_tables(RouteTarget::Unroutable(RouteError::NotADomain)),
             Destination::Domain(domain) => match self.config.domains.get(&domain) {
                 Some(route) => ConfiguredRoute::without_tables(RouteTarget::from_domain_route(route)),
@@ -76,7 +78,7 @@ impl Router {
     }
 
     /// The route of the first rule that matches the domain. If no rule matches, or the rule has no
-    /// next hop, `otherwise` gives the target.
+    /// next hop although its transport needs one, `otherwise` gives the target.
     async fn route_by_rule<'a>(
         &'a self,
         domain: &str,
@@ -91,6 +93,9 @@ impl Router {
                 Err(error) => return ConfiguredRoute { target: RouteTarget::Unroutable(error), uses_table },
             };
             let target = match hop {
+                _ if self.config.hostless_transports.contains(&rule.transport) => {
+                    RouteTarget::Local { transport: &rule.transport }
+                }
                 Some(hop) => RouteTarget::NextHop { hop, transport: &rule.transport },
                 None => otherwise(&rule.transport),
             };
@@ -119,6 +124,21 @@ impl Router {
             }
         }
         Ok(None)
+    }
+
+    /// The target of a transport that a route by address or sender names.
+    fn target_for_key(&self, key: &RouteKey, domain: &str) -> RouteTarget<'_> {
+        let Some(transport) = self.config.transport_named(key.transport()) else {
+            return RouteTarget::Unroutable(RouteError::NoSuchTransport(key.transport().into()));
+        };
+        let next_hop = key.next_hop().or_else(|| self.config.transport_next_hops.get(transport).cloned());
+        match (next_hop, Destination::parse(domain)) {
+            _ if self.config.hostless_transports.contains(transport) => RouteTarget::Local { transport },
+            (Some(hop), _) => RouteTarget::NextHop { hop, transport },
+            (None, Destination::Domain(domain)) => RouteTarget::MxHosts { domain, transport },
+            (None, Destination::Literal(address)) => RouteTarget::Address { address, transport },
+            (None, _) => RouteTarget::Unroutable(RouteError::NotADomain),
+        }
     }
 
     /// The host stores the mailbox itself, so its own MX records do not matter.

@@ -4,10 +4,19 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use dns::to_ascii;
 
+use crate::route_key::RouteKey;
+
 /// A parsed destination.
 pub(crate) enum Destination<'a> {
     /// A host that stores mailboxes, from the directory.
     MailHost(&'a str),
+    /// A transport and perhaps its next hop, chosen by more than the domain.
+    Route {
+        /// The transport and the next hop.
+        key: RouteKey,
+        /// The recipient's domain.
+        domain: &'a str,
+    },
     /// An address literal.
     Literal(IpAddr),
     /// A domain, in lower case and with A-labels.
@@ -18,8 +27,11 @@ pub(crate) enum Destination<'a> {
 
 impl<'a> Destination<'a> {
     pub(crate) fn parse(text: &'a str) -> Self {
-        if let Some((host, _)) = text.rsplit_once('!') {
-            return Destination::MailHost(host);
+        if let Some((host, domain)) = text.rsplit_once('!') {
+            return match RouteKey::parse(host) {
+                Some(key) => Destination::Route { key, domain },
+                None => Destination::MailHost(host),
+            };
         }
         match (text.starts_with('['), parse_literal(text), to_ascii(text)) {
             (true, Some(address), _) => Destination::Literal(address),

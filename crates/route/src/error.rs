@@ -31,6 +31,8 @@ pub(crate) enum RouteError {
     BadMailHost(Box<str>),
     /// A table has an invalid next hop.
     BadNextHop { table: Box<str>, text: Box<str> },
+    /// A table names a transport that is not configured.
+    NoSuchTransport(Box<str>),
     /// A table is unavailable; the reason, for the log.
     TableUnavailable(Box<str>),
 }
@@ -42,6 +44,7 @@ impl RouteError {
         match self {
             RouteError::DnsUnavailable(_) | RouteError::HostsWithoutAddress | RouteError::BadMailHost(_) => false,
             RouteError::BadNextHop { .. } | RouteError::TableUnavailable(_) | RouteError::TlsPolicy(_) => false,
+            RouteError::NoSuchTransport(_) => false,
             RouteError::NoSuchDomain | RouteError::NoAddress | RouteError::NullMx | RouteError::Loop => true,
             RouteError::HostsStayWithoutAddress | RouteError::UnreachableAddress(_) | RouteError::NotADomain => true,
         }
@@ -80,7 +83,7 @@ impl RouteError {
             RouteError::HostsWithoutAddress | RouteError::HostsStayWithoutAddress => (550, 4, 4),
             RouteError::NullMx => (556, 1, 10),
             RouteError::Loop => (554, 4, 6),
-            RouteError::BadMailHost(_) | RouteError::BadNextHop { .. } => (554, 3, 5),
+            RouteError::BadMailHost(_) | RouteError::BadNextHop { .. } | RouteError::NoSuchTransport(_) => (554, 3, 5),
             RouteError::TableUnavailable(_) => (554, 3, 0),
             RouteError::TlsPolicy(_) => (554, 7, 5),
         }
@@ -103,6 +106,9 @@ impl RouteError {
             RouteError::NotADomain => format!("{name} is not a domain"),
             RouteError::BadNextHop { table, text } => {
                 format!("Table '{table}' has an invalid next hop for {name}: '{text}'")
+            }
+            RouteError::NoSuchTransport(transport) => {
+                format!("A table names the transport '{transport}' for {name}, which is not configured")
             }
             RouteError::TableUnavailable(why) => format!("Cannot look up the route of {name}: {why}"),
             RouteError::TlsPolicy(why) => format!("No mail host of {name} meets its TLS policy: {why}"),

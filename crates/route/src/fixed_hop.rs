@@ -11,8 +11,8 @@ use dns::to_ascii;
 
 use crate::destination::parse_literal;
 
-/// A next hop: `host[:port]` or `[address][:port]` without MX lookup, `mx:domain`, `unix:/path`, or
-/// a reply such as `550 5.7.1 no mail for us`.
+/// A next hop: `host[:port]` or `[address][:port]` without MX lookup, `mx:domain[:port]`, `unix:/path`,
+/// or a reply such as `550 5.7.1 no mail for us`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FixedHop {
     /// A host, by its addresses in the DNS.
@@ -29,8 +29,13 @@ pub enum FixedHop {
         /// The port; None: that of the transport.
         port: Option<u16>,
     },
-    /// The MX hosts of this domain, in lower case and with A-labels.
-    Mx(Box<str>),
+    /// The MX hosts of a domain.
+    Mx {
+        /// The domain, in lower case and with A-labels.
+        domain: Box<str>,
+        /// The port; None: that of the transport.
+        port: Option<u16>,
+    },
     /// A unix socket; the path is absolute.
     Unix(PathBuf),
     /// No host: with a 5xx reply mail fails, with a 4xx reply it is deferred.
@@ -63,7 +68,8 @@ impl FromStr for FixedHop {
             return path.is_absolute().then(|| FixedHop::Unix(path.into())).ok_or(FixedHopError::Path);
         }
         if let Some(domain) = text.strip_prefix("mx:") {
-            return to_ascii(domain).map(FixedHop::Mx).ok_or(FixedHopError::Host);
+            let (domain, port) = split_port(domain)?;
+            return to_ascii(domain).map(|domain| FixedHop::Mx { domain, port }).ok_or(FixedHopError::Host);
         }
         if starts_with_code(text) {
             let reply = text.parse::<Reply>().ok().filter(|reply| reply.is_permanent() || reply.is_transient());
@@ -87,7 +93,7 @@ impl fmt::Display for FixedHop {
         let port = match self {
             FixedHop::Host { name, port } => f.write_str(name).map(|()| port)?,
             FixedHop::Address { address, port } => write!(f, "[{address}]").map(|()| port)?,
-            FixedHop::Mx(domain) => return write!(f, "mx:{domain}"),
+            FixedHop::Mx { domain, port } => write!(f, "mx:{domain}").map(|()| port)?,
             FixedHop::Unix(path) => return write!(f, "unix:{}", path.display()),
             FixedHop::Reply(reply) => return write!(f, "{reply}"),
         };
@@ -127,6 +133,7 @@ mod tests {
             ("[2001:db8::1]:24", "[2001:db8::1]:24"),
             ("127.0.0.1:2525", "[127.0.0.1]:2525"),
             ("mx:Example.net", "mx:example.net"),
+            ("mx:example.net:587", "mx:example.net:587"),
             ("unix:/run/lmtp", "unix:/run/lmtp"),
             ("550 5.7.1 no mail: for us", "550 5.7.1 no mail: for us"),
             ("451 later", "451 later"),
@@ -146,6 +153,7 @@ mod tests {
             ("[relay]", FixedHopError::Host),
             ("[192.0.2.1", FixedHopError::Host),
             ("mx:", FixedHopError::Host),
+            ("mx:example.net:0", FixedHopError::Port),
             ("relay:", FixedHopError::Port),
             ("relay:0", FixedHopError::Port),
             ("relay:+25", FixedHopError::Port),

@@ -8,7 +8,8 @@
 //! | destination           | route                                                               |
 //! |-----------------------|---------------------------------------------------------------------|
 //! | `host:24!example.org` | the host that stores the mailbox, by its addresses                  |
-//! | a local domain        | [`RouteAnswer::Local`], or its configured next hop                       |
+//! | `lists>hop!a.example` | the transport `lists` and its next hop `hop`, if not empty          |
+//! | a local domain        | [`RouteAnswer::Local`], or its configured next hop                  |
 //! | matched by a rule     | the next hop of the rule or its table, or the MX over its transport |
 //! | next hop is a reply   | none: the mail fails or is deferred with this reply                 |
 //! | `[192.0.2.1]`         | this address (RFC 5321 section 4.1.3)                               |
@@ -24,6 +25,7 @@ mod host_tls;
 mod hosts;
 mod missing_addresses;
 mod next_hop_name;
+mod route_key;
 mod rule;
 mod tables;
 mod tls_options;
@@ -39,6 +41,7 @@ use mail::{HostTls, Reply};
 
 pub use config::{Config, DomainRoute, DomainTableRoute, EndpointOptions, MissingAddressPolicy};
 pub use fixed_hop::{FixedHop, FixedHopError};
+pub use route_key::RouteKey;
 pub use rule::{DomainPattern, DomainPatternError, RouteRule};
 pub use tls_options::{TlsDemand, TlsOptions};
 
@@ -75,7 +78,7 @@ pub struct Route {
 /// Where the mail of a destination goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RouteAnswer {
-    /// To mailboxes on this host.
+    /// To a transport that needs no host: to mailboxes here, to a program, or nowhere.
     Local {
         /// The name of the transport.
         transport: Box<str>,
@@ -149,8 +152,8 @@ impl Router {
         Router { tables: RouteTables::new(tables), ..self }
     }
 
-    /// Resolves `destination`: a domain, an address literal in brackets, or `host!domain` if
-    /// another host stores the mailbox.
+    /// Resolves `destination`: a domain, an address literal in brackets, `host!domain` if another host
+    /// stores the mailbox, or a [`RouteKey`] and its domain.
     ///
     /// Takes two queries in sequence, and one more for each 32 MX hosts after the first 32; with DANE
     /// two or three more for the TLSA records of each 32. An MTA-STS policy that is not known yet is fetched
@@ -227,7 +230,7 @@ impl Router {
                 let port = port.unwrap_or(self.config.endpoint_options_for(transport).port);
                 self.with_max_ttl(Ok(self.address_hosts(SocketAddr::new(*address, port), transport)))
             }
-            FixedHop::Mx(domain) => self.lookup_mx(domain, &self.host_params(transport, None)).await,
+            FixedHop::Mx { domain, port } => self.lookup_mx(domain, &self.host_params(transport, *port)).await,
             FixedHop::Unix(path) => self.with_max_ttl(Ok(self.socket_hosts(path, transport))),
             FixedHop::Reply(reply) => return Err(reply.clone()),
         })

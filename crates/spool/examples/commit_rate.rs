@@ -61,5 +61,6 @@ fn envelope() -> Result<Envelope, mail::AddressError> {
         smtputf8: false,
         ret: None,
         envid: None,
+        content_filter: false,
     })
 }

@@ -242,6 +242,9 @@ fn read_state(reader: &mut ByteReader<'_>) -> Option<RecipientState> {
 /// Of the octet with NOTIFY, whose bits are the lower four. Versions before this bit ignore it.
 const FORWARDED_BIT: u8 = 4;
 
+/// Of the octet with the options of MAIL. Versions before this bit ignore it.
+const CONTENT_FILTER: u8 = 1 << 5;
+
 fn write_envelope(out: &mut Vec<u8>, envelope: &Envelope) {
     put_u64(out, envelope.accepted_at.0);
     let bits = u8::from(envelope.body_type == BodyType::EightBitMime)
@@ -251,7 +254,8 @@ fn write_envelope(out: &mut Vec<u8>, envelope: &Envelope) {
             Some(DsnReturn::Full) => 1 << 2,
             Some(DsnReturn::Headers) => 2 << 2,
         }
-        | u8::from(envelope.client.trusted) << 4;
+        | u8::from(envelope.client.trusted) << 4
+        | if envelope.content_filter { CONTENT_FILTER } else { 0 };
     out.push(bits);
     put_optional_text(out, envelope.sender.as_ref().map(Address::as_str));
     put_optional_text(out, envelope.envid.as_deref());
@@ -289,6 +293,7 @@ fn read_envelope(reader: &mut ByteReader<'_>) -> Option<Envelope> {
             _ => None,
         },
         envid,
+        content_filter: bits & CONTENT_FILTER != 0,
     })
 }
 
@@ -341,6 +346,7 @@ mod tests {
             smtputf8: true,
             ret: Some(DsnReturn::Headers),
             envid: Some("x+2By".into()),
+            content_filter: true,
         }
     }
 

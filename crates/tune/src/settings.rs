@@ -3,9 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use config::{
-    Config, ListenerSettings, MaildirPathTemplate, QueueSettings, TableKind, TransportKind, TransportSettings,
-};
+use config::{Config, ListenerSettings, MaildirPathTemplate, QueueSettings, TableKind, TransportSettings};
 
 /// What the server is configured to do.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -96,22 +94,16 @@ fn outgoing(config: &Config) -> u64 {
 }
 
 fn idle_connections(config: &Config) -> u64 {
-    let idle = config.transports.iter().filter_map(|transport| match &transport.kind {
-        TransportKind::Smtp(smtp) => Some(smtp.connections.idle_connections_max as u64),
-        TransportKind::Maildir(_) => None,
-    });
-    idle.max().unwrap_or(0)
+    let idle = config.transports.iter().filter_map(TransportSettings::smtp);
+    idle.map(|smtp| smtp.connections.idle_connections_max as u64).max().unwrap_or(0)
 }
 
 fn mailboxes(config: &Config) -> Vec<PathBuf> {
-    let each = config.transports.iter().filter_map(|transport| match &transport.kind {
-        TransportKind::Maildir(maildir) => {
-            let places = maildir.places.as_ref().map(|places| places.root.clone());
-            Some(std::iter::once(fixed_part(&maildir.path)).chain(places))
-        }
-        TransportKind::Smtp(_) => None,
+    let each = config.transports.iter().filter_map(TransportSettings::maildir).flat_map(|maildir| {
+        let places = maildir.places.as_ref().map(|places| places.root.clone());
+        std::iter::once(fixed_part(&maildir.path)).chain(places)
     });
-    each.flatten().collect()
+    each.collect()
 }
 
 /// The folder that contains all mailboxes of a template: what two of them have in common.
@@ -122,19 +114,15 @@ fn fixed_part(template: &MaildirPathTemplate) -> PathBuf {
 }
 
 fn maildir_concurrency(config: &Config) -> Vec<(String, u64)> {
-    let each = config.transports.iter().filter_map(|transport| match &transport.kind {
-        TransportKind::Maildir(maildir) => Some((transport.name.to_string(), maildir.concurrency.start as u64)),
-        TransportKind::Smtp(_) => None,
-    });
-    each.collect()
+    let start = |transport: &TransportSettings| {
+        Some((transport.name.to_string(), transport.maildir()?.concurrency.start as u64))
+    };
+    config.transports.iter().filter_map(start).collect()
 }
 
 fn relay_concurrency(config: &Config) -> u64 {
     let built_in = config.transports.iter().find(|transport| &*transport.name == TransportSettings::SMTP);
-    match built_in.map(|transport| &transport.kind) {
-        Some(TransportKind::Smtp(smtp)) => smtp.limits.concurrency.start as u64,
-        _ => 0,
-    }
+    built_in.and_then(TransportSettings::smtp).map_or(0, |smtp| smtp.limits.concurrency.start as u64)
 }
 
 fn table_batch(config: &Config) -> Vec<(String, u64)> {

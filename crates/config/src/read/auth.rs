@@ -45,6 +45,12 @@ pub(super) fn auth(
 }
 
 fn source(section: &mut Section<'_, '_>, tables: &[TableConfig], names: &[String]) -> Option<AuthBackend> {
+    if let Some(socket) = section.take("dovecot", &value_kind::UNIX_SOCKET) {
+        for key in ["passwords", "bind"] {
+            section.reject(key, "expected only one of `passwords`, `bind` and `dovecot`");
+        }
+        return Some(AuthBackend::Dovecot(socket));
+    }
     let bind = section.take_spanned("bind", &value_kind::TEXT);
     if let Some(name) = bind {
         section.reject("passwords", "expected either `passwords` or `bind`");
@@ -62,15 +68,20 @@ fn source(section: &mut Section<'_, '_>, tables: &[TableConfig], names: &[String
 }
 
 fn mechanisms(section: &mut Section<'_, '_>, source: Option<&AuthBackend>) -> Vec<Mechanism> {
-    let binds = matches!(source, Some(AuthBackend::Bind(_)));
+    let binds = matches!(source, Some(AuthBackend::Bind(_) | AuthBackend::Dovecot(_)));
     let place = section.span_of("mechanisms");
     let Some(written) = section.list("mechanisms", &MECHANISM) else { return PASSWORD_MECHANISMS.into() };
     if written.is_empty() {
         section.report(place, "mechanisms", "is empty", format!("expected at least one of {}", MECHANISM.expected));
     }
     if let Some(scram) = written.iter().find(|it| binds && *it.get_ref() == Mechanism::ScramSha256) {
-        let label = "binding to a directory gives no keys for SCRAM; expected \"PLAIN\" or \"LOGIN\"".to_owned();
-        section.report(scram.span(), "mechanisms", "has a mechanism that does not work with `bind`", label);
+        let label = "a directory and Dovecot give no keys for SCRAM; expected \"PLAIN\" or \"LOGIN\"".to_owned();
+        section.report(
+            scram.span(),
+            "mechanisms",
+            "has a mechanism that does not work with `bind` or `dovecot`",
+            label,
+        );
     }
     let mut mechanisms: Vec<Mechanism> = Vec::new();
     for mechanism in written.into_iter().map(Spanned::into_inner) {

@@ -77,9 +77,9 @@ fn transport(section: &mut Section<'_, '_>, transports: &TransportSections) -> B
     let Some(name) = take_reference(section, "transport", "[transport.NAME]", &transports.names) else {
         return TransportSettings::MAILDIR.into();
     };
-    let astray = |transport: &&TransportSettings| !transport.is_maildir() && transport.next_hop().is_none();
+    let astray = |transport: &&TransportSettings| !transport.is_hostless() && transport.next_hop().is_none();
     if transports.find(name.get_ref()).filter(astray).is_some() {
-        let label = format!("expected a transport of type maildir, or a `next_hop` in [transport.{}]", name.get_ref());
+        let label = format!("expected another type of transport, or a `next_hop` in [transport.{}]", name.get_ref());
         section.report(name.span(), "transport", "has no next hop, and the MX of the domain is this server", label);
     }
     name.into_inner().into()

@@ -7,10 +7,13 @@ mod auth;
 mod domains;
 mod external;
 mod limits;
+mod message_routes;
+mod pipe;
 mod queues;
 mod relay_auth;
 mod reports;
 mod retrieval;
+mod route_target;
 mod routing;
 mod sender_auth;
 mod signing;
@@ -83,13 +86,16 @@ fn read_document(mut document: Section<'_, '_>, machine: &str) -> Config {
     let (http, pop3) = (retrieval::http(&mut document), retrieval::pop3(&mut document));
     let inputs = ListenerInputs { has_certificate, logins, http: &http, pop3: &pop3, data_dir: &data_dir };
     let listeners = listeners(&mut document, &inputs);
+    let (routes, message_routes) = routing::routes(&mut document, &table_names, &transports, &domains);
     Config {
         user: document.take("user", &value_kind::TEXT).map(Into::into),
         allow_root: document.take_or("allow_root", &value_kind::FLAG, false),
         threads: document.take_or("threads", &ValueKind::COUNT_OR_ZERO, 0),
         auth,
         tls: tls::server(&mut document),
-        routes: routing::routes(&mut document, &table_names, &transports, &domains),
+        content_filter: routing::content_filter(&mut document, &transports),
+        routes,
+        message_routes,
         next_hops: routing::next_hops(&mut document),
         dns,
         missing_addresses,
@@ -156,6 +162,7 @@ fn listeners(document: &mut Section<'_, '_>, inputs: &ListenerInputs<'_>) -> Vec
             tls,
             auth,
             require_auth,
+            from_content_filter: false,
             proxies: Networks::default(),
             sendfile: true,
             http: None,
@@ -182,6 +189,7 @@ fn listener(
     let http = (protocol == Some(ListenerProtocol::Http) && !api)
         .then(|| retrieval::http_listener(&mut section, serves_mailboxes, require_auth, sendfile, inputs))
         .flatten();
+    let from_content_filter = from_content_filter(&mut section, protocol);
     let proxies = networks(&mut section, "proxy_from").unwrap_or_default();
     let endpoint = section.take_required("address", &value_kind::ENDPOINT)?;
     let place = endpoint.span();
@@ -206,7 +214,30 @@ fn listener(
     if address.port() != 0 {
         unique.insert(&section, "address", &address.to_string(), place);
     }
-    Some(ListenerSettings { protocol: protocol?, address, tls, auth, require_auth, proxies, sendfile, http, api })
+    Some(ListenerSettings {
+        protocol: protocol?,
+        address,
+        tls,
+        auth,
+        require_auth,
+        from_content_filter,
+        proxies,
+        sendfile,
+        http,
+        api,
+    })
+}
+
+/// Whether the content filter sends mail back to this listener.
+fn from_content_filter(section: &mut Section<'_, '_>, protocol: Option<ListenerProtocol>) -> bool {
+    let place = section.span_of("from_content_filter");
+    let wanted = section.take_or("from_content_filter", &value_kind::FLAG, false);
+    let takes_mail = matches!(protocol, None | Some(ListenerProtocol::Smtp | ListenerProtocol::Lmtp));
+    if wanted && !takes_mail {
+        let label = "expected only with protocol = \"smtp\" or \"lmtp\"".to_owned();
+        section.report(place, "from_content_filter", "is not allowed here", label);
+    }
+    wanted
 }
 
 /// The name of another section.

@@ -1,33 +1,44 @@
-//! `[[route]]`, `[[next_hop]]` and `[dns]`: mail to other servers.
+//! `[[route]]`, `[[next_hop]]` and `[dns]`: mail to other servers. `message_routes.rs` reads the routes
+//! by more than the domain.
 
 use std::ops::Range;
 
-use dispatch::NextHopOverride;
+use dispatch::{MessageRoute, NextHopOverride};
 use dns::{QueryConfig, ResolverConfig};
-use protocol::smtp::MailProtocol;
 use route::{DomainPattern, MissingAddressPolicy};
 
+use super::message_routes::{is_message_route, message_route};
+use super::route_target::{login_needs_next_hop, next_hop_of_route};
 use super::transports::TransportSections;
 use super::{Unique, take_reference, unspanned};
 use crate::error::ConfigError;
 use crate::section::Section;
 use crate::value_kind::{self, ValueKind};
-use crate::{DomainSettings, FixedHop, Route, SmtpTransportSettings, TransportKind, TransportSettings};
+use crate::{DomainSettings, FixedHop, Route, TransportKind, TransportSettings};
 
 /// The pattern that matches everything.
 const MATCH_ALL: &str = "*";
 
-/// The routes, with a final one for all other mail.
+/// The routes by domain, with a final one for all other mail; and those by more than the domain.
 pub(super) fn routes(
     document: &mut Section<'_, '_>,
     tables: &[String],
     transports: &TransportSections,
     domains: &[DomainSettings],
-) -> Vec<Route> {
+) -> (Vec<Route>, Vec<MessageRoute>) {
     let mut order = PatternOrder::default();
-    let sections = document.sections("route").unwrap_or_default();
-    let route = |section| route(section, tables, transports, domains, &mut order);
-    let mut routes: Vec<Route> = sections.into_iter().filter_map(route).collect();
+    let (mut routes, mut message_routes) = (Vec::new(), Vec::new());
+    for section in document.sections("route").unwrap_or_default() {
+        if !is_message_route(&section) {
+            routes.extend(route(section, tables, transports, domains, &mut order));
+            continue;
+        }
+        if !routes.is_empty() {
+            let label = "expected before the routes that have only a `domain`: it is tried before them";
+            section.report_error(ConfigError::new(section.span(), "this [[route]] is in the wrong place", label));
+        }
+        message_routes.extend(message_route(section, tables, transports));
+    }
     if routes.last().is_none_or(|last| last.pattern != DomainPattern::Any || last.next_hop_table.is_some()) {
         let next_hop = next_hop_of_last_route(document, transports);
         routes.push(Route {
@@ -37,7 +48,7 @@ pub(super) fn routes(
             next_hop_table: None,
         });
     }
-    routes
+    (routes, message_routes)
 }
 
 /// The next hop of mail without a route.
@@ -85,44 +96,18 @@ fn route(
     Some(Route { pattern: domain?.into_inner(), transport: name, next_hop, next_hop_table: next_hops })
 }
 
-/// The next hop of a route: its own, else that of its transport. Reports it as missing if the
-/// transport needs one.
-fn next_hop_of_route(
-    section: &Section<'_, '_>,
-    transport: &TransportSettings,
-    own: Option<FixedHop>,
-    has_table: bool,
-    place: Range<usize>,
-) -> Option<FixedHop> {
-    let smtp: &SmtpTransportSettings = match &transport.kind {
-        TransportKind::Smtp(smtp) => smtp,
-        TransportKind::Maildir(_) => {
-            let label = "delivers to Maildirs; expected a transport of type \"smtp\" or \"lmtp\"".to_owned();
-            section.report(place, "transport", "cannot deliver to other servers", label);
-            return None;
-        }
-    };
-    let next_hop = own.or_else(|| smtp.next_hop.clone());
-    if next_hop.is_none() && smtp.client.flavor == MailProtocol::Lmtp {
-        let label = format!(
-            "{:?} speaks LMTP, which does not use MX; expected {}",
-            transport.name,
-            value_kind::NEXT_HOP.expected
-        );
-        section.report(place, "next_hop", "is missing", label);
-    } else if next_hop.is_none() && !has_table && smtp.auth.is_some() {
-        section.report(place, "next_hop", "is missing", login_needs_next_hop(transport));
+/// The transport of the content filter. It needs a next hop of its own: mail for all domains goes there.
+pub(super) fn content_filter(document: &mut Section<'_, '_>, transports: &TransportSections) -> Option<Box<str>> {
+    let mut section = document.section("content_filter")?;
+    section.report_if_missing("transport", "the name of a transport");
+    let name = take_reference(&mut section, "transport", "[transport.NAME]", &transports.names)?;
+    let transport = transports.find(name.get_ref())?;
+    let leads_nowhere = transport.is_maildir() || (!transport.is_hostless() && transport.next_hop().is_none());
+    if leads_nowhere {
+        let label = format!("expected a program, or a `next_hop` in [transport.{}]", name.get_ref());
+        section.report(name.span(), "transport", "is no content filter", label);
     }
-    next_hop
-}
-
-/// A certificate proves no more than a name, which whoever gives the address of a recipient chooses.
-fn login_needs_next_hop(transport: &TransportSettings) -> String {
-    format!(
-        "{:?} has `auth`, and the login must not go to the MX hosts of recipients; expected {}",
-        transport.name,
-        value_kind::NEXT_HOP.expected
-    )
+    Some(name.into_inner().into())
 }
 
 /// Settings of single next hops.

@@ -1,4 +1,4 @@
-//! `[transport.NAME]`: the two built-in transports, and added ones.
+//! `[transport.NAME]`: the two built-in transports, and added ones. `pipe.rs` reads those of programs.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::Range;
@@ -14,6 +14,7 @@ use protocol::smtp::client::{SmtpClientConfig, Timeouts};
 use queue::{ConcurrencyFeedback, ConcurrencyPolicy, NextHopLimits, ProbePolicy};
 use route::{EndpointOptions, TlsDemand};
 
+use super::pipe::pipe;
 use super::relay_auth::relay_auth;
 use super::transport_tls::transport_tls;
 use super::{fill_path, read_waits, take_reference};
@@ -45,12 +46,18 @@ impl TransportSections {
 enum Type {
     Maildir,
     Network(MailProtocol),
+    Pipe,
+    Discard,
+    Error,
 }
 
 const SMTP: (&str, Type) = ("smtp", Type::Network(MailProtocol::Smtp));
 const LMTP: (&str, Type) = ("lmtp", Type::Network(MailProtocol::Lmtp));
 const MAILDIR: (&str, Type) = ("maildir", Type::Maildir);
-const ANY_TYPE: Keywords<Type> = Keywords { supported: &[MAILDIR, SMTP, LMTP], planned: &[] };
+const PIPE: (&str, Type) = ("pipe", Type::Pipe);
+const DISCARD: (&str, Type) = ("discard", Type::Discard);
+const ERROR: (&str, Type) = ("error", Type::Error);
+const ANY_TYPE: Keywords<Type> = Keywords { supported: &[MAILDIR, SMTP, LMTP, PIPE, DISCARD, ERROR], planned: &[] };
 const ONLY_SMTP: Keywords<Type> = Keywords { supported: &[SMTP], planned: &[] };
 const ONLY_MAILDIR: Keywords<Type> = Keywords { supported: &[MAILDIR], planned: &[] };
 
@@ -115,6 +122,11 @@ fn transport_kind(mut section: Section<'_, '_>, name: &str, context: TransportCo
     Some(match kind {
         Type::Maildir => TransportKind::Maildir(maildir(section, context.tables, context.data_dir)),
         Type::Network(flavor) => TransportKind::Smtp(Box::new(smtp(section, flavor, context))),
+        Type::Pipe => TransportKind::Pipe(Box::new(pipe(section, context.data_dir))),
+        Type::Discard => TransportKind::Discard,
+        Type::Error => {
+            TransportKind::Error { reply: section.take_required("reply", &value_kind::FAILURE_REPLY)?.into_inner() }
+        }
     })
 }
 

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::super::text::{plural, short_duration};
 use super::{next_hop_load, obstacle_lines};
-use dispatch::{ClassifierRules, Transports};
+use dispatch::{ClassifierRules, RouteChoice, RoutedRecipient, TransportMethod, Transports};
 use mailbox::quota::MailboxQuotaChecker;
 
 /// How many of the addresses that an alias resolves to are traced.
@@ -71,11 +71,23 @@ pub(in super::super) struct RecipientRoute {
     address: Address,
     /// The destination's name in the queue.
     destination: String,
+    /// What says so, if it is not the domain.
+    origin: &'static str,
     queue: QueueNumber,
     rule: String,
     route: Result<Route, String>,
     /// The mailbox's quota, if it is local and has one.
     quota: Option<String>,
+}
+
+/// Where mail for an address goes.
+struct Place {
+    /// The destination's name in the queue; Err: unknown, and why.
+    destination: Result<String, String>,
+    /// What says so, if it is not the domain.
+    origin: &'static str,
+    /// The mailbox is on this host.
+    is_here: bool,
 }
 
 /// What the queues know of a route.
@@ -133,31 +145,48 @@ impl AddressExplainer {
         router: &Result<Router, String>,
     ) -> RecipientRoute {
         let domain = address.domain();
-        let store = match self.rules.needs_directory(domain) {
-            true => self.directory.mailbox_locations(std::slice::from_ref(address)).await.pop(),
-            false => None,
-        };
-        let destination = match &store {
-            Some(MailboxLocation::OtherHost(host)) => format!("{host}!{domain}"),
-            Some(MailboxLocation::ThisHost | MailboxLocation::NextHop | MailboxLocation::Unavailable(_)) | None => {
-                domain.to_owned()
-            }
-        };
-        let is_here = match &store {
-            Some(store) => *store == MailboxLocation::ThisHost,
-            None => self.rules.local.0.contains(domain),
-        };
+        let Place { destination, origin, is_here } = self.place(address, sender).await;
         let (queue, rule) = self.queue(sender, domain, is_here).await;
-        let route = match (store, router) {
-            (Some(MailboxLocation::Unavailable(why)), _) => Err(format!("mailbox host unknown: {why}")),
-            (_, Ok(router)) => Ok(router.route(&destination).await),
-            (_, Err(why)) => Err(why.clone()),
+        let (destination, route) = match (destination, router) {
+            (Ok(destination), Ok(router)) => {
+                let route = router.route(&destination).await;
+                (destination, Ok(route))
+            }
+            (Ok(destination), Err(why)) => (destination, Err(why.clone())),
+            (Err(why), _) => (domain.to_owned(), Err(why)),
         };
         let quota = match &self.quotas {
             Some(quotas) => quotas.describe(address).await,
             None => None,
         };
-        RecipientRoute { address: address.clone(), destination, queue, rule, route, quota }
+        RecipientRoute { address: address.clone(), destination, origin, queue, rule, route, quota }
+    }
+
+    /// The destination by the routes of addresses and senders, the directory, and the domain.
+    async fn place(&self, address: &Address, sender: Option<&Address>) -> Place {
+        let domain = address.domain();
+        let recipient = RoutedRecipient { sender, address };
+        let choice = self.rules.routes.choose(&[recipient], &self.directory).await.pop();
+        let by_route = |destination, is_here| Place { destination, origin: "by a route", is_here };
+        match choice {
+            Some(RouteChoice::Route { key, is_maildir }) => return by_route(Ok(key.destination(domain)), is_maildir),
+            Some(RouteChoice::Unavailable(why)) => return by_route(Err(format!("route unknown: {why}")), false),
+            Some(RouteChoice::ByDomain) | None => {}
+        }
+        let store = match self.rules.needs_directory(domain) {
+            true => self.directory.mailbox_locations(std::slice::from_ref(address)).await.pop(),
+            false => None,
+        };
+        let is_here = match &store {
+            Some(store) => *store == MailboxLocation::ThisHost,
+            None => self.rules.local.0.contains(domain),
+        };
+        let destination = match store {
+            Some(MailboxLocation::OtherHost(host)) => Ok(format!("{host}!{domain}")),
+            Some(MailboxLocation::Unavailable(why)) => Err(format!("mailbox host unknown: {why}")),
+            Some(MailboxLocation::ThisHost | MailboxLocation::NextHop) | None => Ok(domain.to_owned()),
+        };
+        Place { destination, origin: "from the directory", is_here }
     }
 
     /// The queue and the rule that chooses it, with the classifier's precedence.
@@ -212,7 +241,7 @@ impl AddressExplainer {
             writeln!(out, "{}", recipient.address)?;
             writeln!(out, "  queue: {}, {}", queue_state.queue, recipient.rule)?;
             if recipient.destination != recipient.address.domain() {
-                writeln!(out, "  destination: {}, from the directory", recipient.destination)?;
+                writeln!(out, "  destination: {}, {}", recipient.destination, recipient.origin)?;
             }
             match &recipient.route {
                 Ok(route) => self.write_route(route, out)?,
@@ -239,7 +268,7 @@ impl AddressExplainer {
     fn write_route(&self, route: &Route, out: &mut impl Write) -> io::Result<()> {
         match &route.answer {
             RouteAnswer::Local { transport } => {
-                writeln!(out, "  route: local mailbox, transport {transport}")?;
+                writeln!(out, "  route: {}", self.local_target(transport))?;
                 self.write_limits(transport, None, out)
             }
             RouteAnswer::Hosts(hosts) => {
@@ -254,6 +283,16 @@ impl AddressExplainer {
             RouteAnswer::Defer(reply) => writeln!(out, "  route: unknown now, mail waits: {reply}"),
             RouteAnswer::Fail(reply) => writeln!(out, "  route: none, mail fails: {reply}"),
         }
+    }
+
+    /// What a transport that needs no host does.
+    fn local_target(&self, transport: &str) -> String {
+        let target = match self.transports.by_name.get(transport).map(|config| &config.method) {
+            Some(TransportMethod::Program(_)) => "a program",
+            Some(TransportMethod::Discard) => "none, mail is discarded",
+            Some(TransportMethod::Maildir | TransportMethod::Remote(_)) | None => "local mailbox",
+        };
+        format!("{target}, transport {transport}")
     }
 
     fn write_limits(&self, transport: &str, hosts: Option<&NextHopHosts>, out: &mut impl Write) -> io::Result<()> {
@@ -301,7 +340,7 @@ impl RecipientRoute {
             Err(why) => (Deliverability::Unknown, why.clone()),
             Ok(route) => match &route.answer {
                 RouteAnswer::Local { transport } => {
-                    (Deliverability::Deliverable, format!("local mailbox, transport {transport}"))
+                    (Deliverability::Deliverable, format!("on this host, transport {transport}"))
                 }
                 RouteAnswer::Hosts(hosts) => {
                     (Deliverability::Deliverable, format!("to {}, transport {}", hosts.next_hop, hosts.transport))
@@ -429,7 +468,7 @@ mod tests {
     use std::sync::atomic::AtomicBool;
     use std::time::Duration;
 
-    use dispatch::{NextHopOverride, TransportConfig};
+    use dispatch::{MessageRoutes, NextHopOverride, TransportConfig};
     use dns::{QueryConfig, ResolverConfig};
     use lookup::directory::{AliasLimits, LocalDomain};
     use mail::{EnhancedCode, Rate, Reply, SenderRewriter};
@@ -478,6 +517,8 @@ mod tests {
             shared_domains: Vec::new(),
             verp_senders: HashSet::new(),
             sender_rewriter: None,
+            routes: MessageRoutes::default(),
+            content_filter: None,
         }
     }
 
@@ -499,7 +540,7 @@ mod tests {
             recipients_per_attempt_max,
             ..NextHopLimits::default()
         };
-        let transport = |limits| TransportConfig { remote: None, limits };
+        let transport = |limits| TransportConfig { method: TransportMethod::Maildir, limits };
         let limited = NextHopOverride {
             host: "192.0.2.1".parse().unwrap(),
             connections: Some(3),

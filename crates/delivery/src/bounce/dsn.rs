@@ -89,6 +89,7 @@ impl Dsn {
             smtputf8: self.smtputf8,
             ret: None,
             envid: None,
+            content_filter: false,
         }
     }
 }

@@ -343,6 +343,7 @@ pub(crate) fn task(hop: &Arc<NextHop>, ticket: u32, recipients: &[&str], body: B
         smtputf8: false,
         ret: None,
         envid: None,
+        content_filter: false,
     };
     RemoteTask {
         ticket,

@@ -141,6 +141,7 @@ impl Server {
             smtp_config: machine,
             commit_notifier: answers,
             acceptor: None,
+            is_from_content_filter: false,
             proxy_protocol_networks: balancers,
             adds_missing_headers: completes,
         };

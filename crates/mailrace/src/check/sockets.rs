@@ -13,7 +13,7 @@ use route::FixedHop;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
-use config::{Config, TableKind, TransportKind};
+use config::{AuthBackend, Config, TableKind};
 
 /// A warning for each socket that does not accept connections.
 pub(super) fn unreachable_socket_warnings(config: &Config) -> Vec<String> {
@@ -33,12 +33,13 @@ fn sockets(config: &Config) -> BTreeSet<(String, PathBuf)> {
         }
     };
     for transport in &config.transports {
-        if let TransportKind::Smtp(smtp) = &transport.kind {
-            add(format!("the transport {:?}", transport.name), smtp.next_hop.as_ref());
-        }
+        add(format!("the transport {:?}", transport.name), transport.next_hop());
     }
     for route in &config.routes {
         add(format!("the route for {}", route.pattern), route.next_hop.as_ref());
+    }
+    if let Some(AuthBackend::Dovecot(path)) = config.auth.as_ref().map(|auth| &auth.source) {
+        sockets.insert(("[auth] dovecot".to_owned(), path.clone()));
     }
     for table in &config.tables {
         let whose = format!("the table {:?}", table.name);

@@ -5,6 +5,8 @@ use config::{Config, LoadSettings};
 use load::LoadLimits;
 use net::CertificateFiles;
 
+use crate::pipe_launcher::definition;
+
 /// A section or key that differs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ConfigDifference {
@@ -23,7 +25,7 @@ pub(super) fn differences(old: &Config, new: &Config) -> Vec<ConfigDifference> {
 }
 
 /// Settings that folders, threads or the process depend on.
-fn restart_keys(old: &Config, new: &Config) -> [(&'static str, bool); 13] {
+fn restart_keys(old: &Config, new: &Config) -> [(&'static str, bool); 14] {
     let (spool, other) = (&old.spool, &new.spool);
     [
         ("data_dir", old.data_dir != new.data_dir),
@@ -37,6 +39,8 @@ fn restart_keys(old: &Config, new: &Config) -> [(&'static str, bool); 13] {
         ("[log] format", old.log.format != new.log.format),
         ("[log] to", old.log.to != new.log.to),
         ("[log] queue", old.log.queue != new.log.queue),
+        // The process that starts them has to know them before the server drops its privileges.
+        ("the programs of [transport.NAME] with type = \"pipe\"", !has_known_programs(old, new)),
         ("[reports]", old.reports != new.reports),
         ("[admin] socket", old.admin.socket != new.admin.socket),
     ]
@@ -44,7 +48,7 @@ fn restart_keys(old: &Config, new: &Config) -> [(&'static str, bool); 13] {
 
 /// All other settings. A new field of the configuration does not compile here until it is handled.
 #[expect(clippy::too_many_lines, reason = "a flat list of all sections")]
-fn reload_keys(old: &Config, new: &Config) -> [(&'static str, bool); 32] {
+fn reload_keys(old: &Config, new: &Config) -> [(&'static str, bool); 34] {
     let Config {
         data_dir: _,
         user: _,
@@ -62,7 +66,9 @@ fn reload_keys(old: &Config, new: &Config) -> [(&'static str, bool); 32] {
         domains,
         domain_tables,
         transports,
+        content_filter,
         routes,
+        message_routes,
         next_hops,
         dns,
         missing_addresses,
@@ -111,6 +117,8 @@ fn reload_keys(old: &Config, new: &Config) -> [(&'static str, bool); 32] {
         ("[[domain]] names", *domain_tables != old.domain_tables),
         ("[transport]", *transports != old.transports),
         ("[[route]]", *routes != old.routes),
+        ("[content_filter]", *content_filter != old.content_filter),
+        ("[[route]] by address or sender", *message_routes != old.message_routes),
         ("[[next_hop]]", *next_hops != old.next_hops),
         ("[dns]", (dns, missing_addresses) != (&old.dns, &old.missing_addresses)),
         ("[[queue]]", *queues != old.queues),
@@ -122,6 +130,16 @@ fn reload_keys(old: &Config, new: &Config) -> [(&'static str, bool); 32] {
         ("[log] subject", log.subject != old.log.subject),
         ("[spool] space_min, inodes_min", with_space_limits(load, &old.load) != *load),
     ]
+}
+
+/// Whether all programs of the new configuration are in the old one, with the same users and arguments.
+fn has_known_programs(old: &Config, new: &Config) -> bool {
+    let programs = |config: &Config| -> Vec<_> {
+        let pipes = config.transports.iter().filter_map(|transport| Some((&transport.name, transport.pipe()?)));
+        pipes.map(|(name, pipe)| (definition(name, pipe, (0, 0)), pipe.user.clone())).collect()
+    };
+    let known = programs(old);
+    programs(new).iter().all(|program| known.contains(program))
 }
 
 /// The settings with the limits of others that have their keys in [spool].

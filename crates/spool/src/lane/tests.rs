@@ -141,6 +141,7 @@ fn message(recipients: usize) -> MessageHead {
         smtputf8: false,
         ret: None,
         envid: None,
+        content_filter: false,
     };
     MessageHead { sequence: 5, flags: BodyFlags::default(), prefix_len: 0, spilled: None, states: Vec::new(), envelope }
 }

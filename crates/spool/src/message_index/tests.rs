@@ -82,6 +82,7 @@ fn message(sequence: u64, recipients: usize) -> MessageHead {
         smtputf8: false,
         ret: None,
         envid: None,
+        content_filter: false,
     };
     MessageHead { sequence, flags: BodyFlags::default(), prefix_len: 0, spilled: None, states: Vec::new(), envelope }
 }

@@ -361,6 +361,7 @@ pub(crate) fn envelope(recipients: usize) -> Envelope {
         smtputf8: false,
         ret: None,
         envid: Some("envelope-1".into()),
+        content_filter: false,
     }
 }
 

@@ -1,0 +1,98 @@
+"""A content filter after the queue: all mail goes there first, and what comes back goes on.
+
+    once        one transaction for all recipients; no message is filtered twice
+    aliases     expanded before the filter, and not again
+    rules       apply to clients, and not to what comes back
+    failures    the filter refuses, drops, or is down
+"""
+
+import unittest
+
+from content_filter import MARK, ContentFilter
+from harness import await_messages, await_that
+from outbound import OutboundCase, await_event, mail_events, text_message
+from peers.mailrace import listener, route
+
+SETTINGS = """
+[transport.filter]
+type = "smtp"
+next_hop = "{}"
+tls = "never"
+probe = {{ failures = 1000 }}
+
+[content_filter]
+transport = "filter"
+
+[[access]]
+sender = "refused@client.test"
+action = "refuse"
+reply = "550 5.7.1 not you"
+
+[[table]]
+name = "aliases"
+type = "text"
+path = "{}"
+"""
+
+
+class Filtered(OutboundCase):
+    """A server with a content filter and a next hop."""
+
+    def setUp(self):
+        super().setUp()
+        self.filter = self.ending(ContentFilter())
+        self.far = self.host()
+        aliases = self.folder / "aliases"
+        aliases.write_text("team@bench.test team@bench.test, bob@bench.test, x@far.test\n")
+        aliases.chmod(0o644)
+        settings = SETTINGS.format(self.filter.target, aliases)
+        settings += listener("smtp", "from_content_filter = true") + route("far.test", f"[127.0.0.1]:{self.far.port}")
+        self.server = self.start(
+            extra=settings, aliases="aliases", users=["alice", "bob", "team"], retry='first = "1s", jitter = 0.0'
+        )
+        self.port_of_return = self.server.all_ports["smtp"][1]
+        self.filter.back_to = self.port_of_return
+
+    def test_all_mail_passes_the_filter_once(self):
+        self.send(self.server, "bob@bench.test", "alice@bench.test", "y@far.test")
+        (filtered,) = await_that(lambda: self.filter.messages, "the message at the filter", self.server)
+        self.assertEqual(len(filtered.recipients), 3)
+        for user in ("bob", "alice"):
+            (path,) = await_messages(self.server, user, 1)
+            self.assertEqual(path.read_bytes().count(MARK), 1)
+        (relayed,) = self.await_messages(self.far, 1, self.server)
+        self.assertEqual((relayed.recipients, relayed.content.count(MARK)), (["TO:<y@far.test>"], 1))
+        self.assertEqual(len(self.filter.messages), 1)
+
+    def test_aliases_are_not_expanded_again(self):
+        self.send(self.server, "team@bench.test")
+        for user in ("team", "bob"):
+            self.assertEqual(len(await_messages(self.server, user, 1)), 1)
+        self.await_messages(self.far, 1, self.server)
+        await_that(lambda: not self.server.queued(), "an empty queue", self.server)
+        self.assertEqual([len(await_messages(self.server, user, 1)) for user in ("team", "bob")], [1, 1])
+        self.assertEqual(len(self.far.accepted), 1)
+
+    def test_rules_do_not_see_what_comes_back(self):
+        with self.assertRaisesRegex(AssertionError, "not you"):
+            self.send(self.server, "bob@bench.test", sender="refused@client.test")
+
+    def test_a_filter_can_refuse_and_drop(self):
+        self.send(self.server, "bob@bench.test", message=text_message(body="REFUSE\r\n"))
+        refused = await_event(self.server, "bounced", to="<bob@bench.test>")
+        self.assertEqual(refused.reason, "554 5.7.1 virus found")
+        # The notice is not filtered.
+        await_messages(self.server, "alice", 1)
+        self.send(self.server, "bob@bench.test", message=text_message(body="DROP\r\n"))
+        await_event(self.server, "delivered", to="<bob@bench.test>")
+        self.assertEqual([len(self.filter.messages), self.server.queued()], [2, 0])
+
+    def test_mail_waits_while_the_filter_is_down(self):
+        self.filter.stop()
+        self.send(self.server, "bob@bench.test")
+        await_event(self.server, "deferred", to="<bob@bench.test>")
+        self.assertEqual(mail_events(self.server, "delivered"), [])
+
+
+if __name__ == "__main__":
+    unittest.main()
