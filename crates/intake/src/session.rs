@@ -83,6 +83,7 @@ impl IntakeSession {
             proxy_protocol_networks: _,
             address: _,
             adds_missing_headers: completes,
+            greeting: _,
         } = listener;
         let speaks_for_others = peer.address.is_some_and(|address| context.proxy_networks.contains(address));
         let asks_of_greetings = checks.as_ref().is_some_and(|checks| checks.take_part_in(Stage::Helo));

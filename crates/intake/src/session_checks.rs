@@ -1,7 +1,7 @@
 //! The checks of a session, and what they are told of it. Without checks, nothing is evaluated or
 //! allocated.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
 use filter::{Origin, Refusal, SessionChecks, SessionInfo, Submitter};
 use mail::{Reply, TlsInfo};
@@ -19,16 +19,14 @@ impl IntakeContext {
     pub(crate) async fn check_client(
         &self,
         client: IpAddr,
-        listener: SocketAddr,
-        must_log_in: bool,
+        session: SessionInfo<'_>,
         stop: &StopReceiver,
     ) -> Option<Result<OptionalChecks, Refusal>> {
         let Some(mut checks) = self.checks.start(Origin::Client) else { return Some(Ok(None)) };
         let mut stop = stop.clone();
         // Boxed, to keep sessions without checks small.
         let result = async move {
-            let (client, listener) = (Some(client), Some(listener));
-            let info = SessionInfo { client, listener, is_user: must_log_in, ..SessionInfo::default() };
+            let info = SessionInfo { client: Some(client), ..session };
             let checked = tokio::select! {
                 checked = checks.connect(&info) => checked,
                 () = stop.wait_for_stop() => return None,
@@ -69,6 +67,7 @@ pub(crate) fn session_info<'a>(
         is_user: client.must_log_in || session.user().is_some(),
         submitter,
         helo,
+        is_early_talker: client.is_early_talker,
         ..SessionInfo::default()
     }
 }

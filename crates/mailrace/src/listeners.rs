@@ -111,6 +111,7 @@ impl SessionParts<'_> {
             acceptor: self.acceptor.cloned(),
             // The clients are users and not servers.
             adds_missing_headers: listener.protocol == ListenerProtocol::Submission,
+            greeting: listener.greeting.clone(),
             proxy_protocol_networks: listener.proxies.clone(),
         };
         BoundListener::new(socket, listener.protocol.name(), self.commit_notifiers.iter().map(service))

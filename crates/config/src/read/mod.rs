@@ -6,8 +6,10 @@ mod access;
 mod auth;
 mod domains;
 mod external;
+mod greylist;
 mod limits;
 mod queues;
+mod rate_limits;
 mod relay_auth;
 mod reports;
 mod retrieval;
@@ -27,6 +29,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use intake::GreetingPolicy;
 use mail::Networks;
 use protocol::TlsMode;
 use toml::Spanned;
@@ -97,6 +100,8 @@ fn read_document(mut document: Section<'_, '_>, machine: &str) -> Config {
         access: access::rules(&mut document, &table_names, &sender_auth),
         milters: external::milters(&mut document, &listeners),
         policy_services: external::policy_services(&mut document, &listeners),
+        rate_limits: rate_limits::limits(&mut document, &listeners),
+        greylist: greylist::greylist(&mut document, &listeners, &data_dir),
         sender_auth,
         reports: reports::reports(&mut document),
         smtp: smtp(&mut document),
@@ -157,6 +162,7 @@ fn listeners(document: &mut Section<'_, '_>, inputs: &ListenerInputs<'_>) -> Vec
             auth,
             require_auth,
             proxies: Networks::default(),
+            greeting: GreetingPolicy::default(),
             sendfile: true,
             http: None,
             api: false,
@@ -183,6 +189,7 @@ fn listener(
         .then(|| retrieval::http_listener(&mut section, serves_mailboxes, require_auth, sendfile, inputs))
         .flatten();
     let proxies = networks(&mut section, "proxy_from").unwrap_or_default();
+    let greeting = greeting(&mut section, protocol, tls);
     let endpoint = section.take_required("address", &value_kind::ENDPOINT)?;
     let place = endpoint.span();
     let Some(address) = endpoint.into_inner() else {
@@ -206,8 +213,25 @@ fn listener(
     if address.port() != 0 {
         unique.insert(&section, "address", &address.to_string(), place);
     }
-    Some(ListenerSettings { protocol: protocol?, address, tls, auth, require_auth, proxies, sendfile, http, api })
+    let protocol = protocol?;
+    Some(ListenerSettings { protocol, address, tls, auth, require_auth, proxies, greeting, sendfile, http, api })
 }
+
+/// What clients must do before the greeting. With TLS from the first byte, they have to talk first.
+fn greeting(section: &mut Section<'_, '_>, protocol: Option<ListenerProtocol>, tls: TlsMode) -> GreetingPolicy {
+    if protocol.is_none_or(ListenerProtocol::is_retrieval) || tls == TlsMode::Implicit {
+        let why = "expected only where mail is received, and not with tls = \"implicit\"";
+        ["greeting_delay", "greeting_exempt", "early_talkers"].into_iter().for_each(|key| section.reject(key, why));
+        return GreetingPolicy::default();
+    }
+    GreetingPolicy {
+        delay: section.take("greeting_delay", &value_kind::GREETING_DELAY),
+        exempt: networks(section, "greeting_exempt").unwrap_or_default(),
+        refuses_early_talkers: section.choice("early_talkers", &EARLY_TALKERS).unwrap_or(true),
+    }
+}
+
+const EARLY_TALKERS: Keywords<bool> = Keywords { supported: &[("refuse", true), ("accept", false)], planned: &[] };
 
 /// The name of another section.
 fn take_reference(

@@ -44,7 +44,7 @@ fn restart_keys(old: &Config, new: &Config) -> [(&'static str, bool); 13] {
 
 /// All other settings. A new field of the configuration does not compile here until it is handled.
 #[expect(clippy::too_many_lines, reason = "a flat list of all sections")]
-fn reload_keys(old: &Config, new: &Config) -> [(&'static str, bool); 32] {
+fn reload_keys(old: &Config, new: &Config) -> [(&'static str, bool); 34] {
     let Config {
         data_dir: _,
         user: _,
@@ -70,6 +70,8 @@ fn reload_keys(old: &Config, new: &Config) -> [(&'static str, bool); 32] {
         access,
         milters,
         policy_services,
+        rate_limits,
+        greylist,
         auth,
         sender_auth,
         reports: _,
@@ -98,6 +100,8 @@ fn reload_keys(old: &Config, new: &Config) -> [(&'static str, bool); 32] {
         ("[[access]]", *access != old.access),
         ("[[milter]]", *milters != old.milters),
         ("[[policy_service]]", *policy_services != old.policy_services),
+        ("[[limit]]", *rate_limits != old.rate_limits),
+        ("[greylist]", *greylist != old.greylist),
         ("[auth]", *auth != old.auth),
         ("[sender_auth]", *sender_auth != old.sender_auth),
         ("[smtp]", *smtp != old.smtp),
