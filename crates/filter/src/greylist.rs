@@ -69,7 +69,7 @@ pub struct GreylistSettings {
 impl Default for GreylistSettings {
     /// Five minutes, two days, 35 days, five triplets; /24 and /64; 200,000 entries.
     fn default() -> Self {
-        let days = |count| Duration::from_secs(count * 86_400);
+        let days = |count: u64| Duration::from_secs(count * 86_400);
         GreylistSettings {
             delay: Duration::from_secs(300),
             retry_window: days(2),

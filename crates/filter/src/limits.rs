@@ -135,7 +135,7 @@ impl RateLimits {
     /// The limits, with what was used under the same names before. None: there are none.
     pub fn new(settings: &[LimitSettings], before: Option<&RateLimits>) -> Option<RateLimits> {
         let used: HashMap<&str, &Arc<LimitUsage>> = before
-            .iter()
+            .into_iter()
             .flat_map(|before| &before.limits)
             .map(|limit| (&*limit.settings.name, &limit.usage))
             .collect();
@@ -223,13 +223,15 @@ impl CheckFactory for RateLimits {
 
     /// Programs on this machine are not limited.
     fn stages(&self, origin: Origin) -> Stages {
-        let stage_of = |quantity| match quantity {
-            Quantity::Messages => [Stage::Mail].as_slice(),
-            Quantity::Recipients => &[Stage::Rcpt],
-            Quantity::Bytes => &[Stage::Mail, Stage::Message],
+        let stages_of = |quantity| -> &'static [Stage] {
+            match quantity {
+                Quantity::Messages => &[Stage::Mail],
+                Quantity::Recipients => &[Stage::Rcpt],
+                Quantity::Bytes => &[Stage::Mail, Stage::Message],
+            }
         };
         let limited = Quantity::ALL.into_iter().filter(|quantity| self.limits_any(*quantity));
-        limited.filter(|_| origin == Origin::Client).flat_map(stage_of).copied().collect()
+        limited.filter(|_| origin == Origin::Client).flat_map(stages_of).copied().collect()
     }
 
     fn start(self: Arc<Self>) -> Box<dyn Check> {

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use filter::{Refusal, SessionInfo};
+use filter::Refusal;
 use mail::{MailEvent, Networks, Reply, TlsInfo};
 use net::{
     AdmissionRefusal, AdmittedClient, ConnectionHandler, ConnectionLimiter, GreetingDelay, Service, SessionPermit,
@@ -71,9 +71,8 @@ impl Service for ListenerContext {
         let result = match is_early_talker && self.greeting.refuses_early_talkers {
             true => Err(Refusal { by: EARLY_TALKER.into(), reply: replies::TALKED_EARLY }),
             false => {
-                let (listener, is_user) = (Some(self.address), self.must_log_in());
-                let session = SessionInfo { listener, is_user, is_early_talker, ..SessionInfo::default() };
-                self.intake.check_client(client, session, stop).await?
+                let must_log_in = self.must_log_in();
+                self.intake.check_client(client, self.address, must_log_in, is_early_talker, stop).await?
             }
         };
         let result = result.map(|checks| CheckedClient { checks, is_early_talker });

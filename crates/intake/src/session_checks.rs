@@ -1,7 +1,7 @@
 //! The checks of a session, and what they are told of it. Without checks, nothing is evaluated or
 //! allocated.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use filter::{Origin, Refusal, SessionChecks, SessionInfo, Submitter};
 use mail::{Reply, TlsInfo};
@@ -19,14 +19,17 @@ impl IntakeContext {
     pub(crate) async fn check_client(
         &self,
         client: IpAddr,
-        session: SessionInfo<'_>,
+        listener: SocketAddr,
+        must_log_in: bool,
+        is_early_talker: bool,
         stop: &StopReceiver,
     ) -> Option<Result<OptionalChecks, Refusal>> {
         let Some(mut checks) = self.checks.start(Origin::Client) else { return Some(Ok(None)) };
         let mut stop = stop.clone();
         // Boxed, to keep sessions without checks small.
         let result = async move {
-            let info = SessionInfo { client: Some(client), ..session };
+            let (client, listener, is_user) = (Some(client), Some(listener), must_log_in);
+            let info = SessionInfo { client, listener, is_user, is_early_talker, ..SessionInfo::default() };
             let checked = tokio::select! {
                 checked = checks.connect(&info) => checked,
                 () = stop.wait_for_stop() => return None,

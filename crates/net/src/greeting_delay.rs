@@ -76,8 +76,9 @@ impl GreetingDelays {
 impl GreetingDelay {
     /// Waits until the delay has passed or the client talks. A stop interrupts it.
     pub(crate) async fn wait_for(self, stream: &TcpStream, mut stop: StopReceiver) -> DelayOutcome {
+        let mut first = [0];
         let outcome = tokio::select! {
-            peeked = stream.peek(&mut [0]) => match peeked {
+            peeked = stream.peek(&mut first) => match peeked {
                 Ok(1..) => DelayOutcome::Early,
                 Ok(0) | Err(_) => DelayOutcome::Ended,
             },

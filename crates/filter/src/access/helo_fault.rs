@@ -6,7 +6,7 @@
 //! | not qualified | is no host name with a dot, and no address literal |
 //! | wrong address | is an address, or an address literal, that is not the client's |
 //! | own | is the name of this server, or the address that the client connected to |
-//! | unknown | is a host name with neither an address nor an MX in the DNS |
+//! | unknown | is no address literal, and has neither an address nor an MX in the DNS |
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -105,8 +105,8 @@ impl HeloFaults {
                 HeloForm::Host(name) => name == &*self.own_name,
                 HeloForm::Invalid => false,
             },
-            // A host name is looked up; an address needs no record.
-            HeloFault::Unknown => matches!(form, HeloForm::Invalid),
+            // A host name is looked up.
+            HeloFault::Unknown => matches!(form, HeloForm::Invalid | HeloForm::Address(_)),
         }
     }
 }
@@ -166,7 +166,7 @@ mod tests {
             ("localhost", "not_qualified ask"),
             ("MX.here.example", "own ask"),
             ("[192.0.2.1]", ""),
-            ("192.0.2.1", "not_qualified"),
+            ("192.0.2.1", "not_qualified unknown"),
             ("[192.0.2.2]", "wrong_address"),
             ("[IPv6:2001:db8::1]", "wrong_address"),
             ("[198.51.100.1]", "wrong_address own"),

@@ -119,7 +119,7 @@ impl KnownNames {
             (RhsblSubject::Sender, _) => info.sender??.domain(),
             (RhsblSubject::Helo, _) => info.helo?,
             (RhsblSubject::ClientName | RhsblSubject::ReverseName, Some(ReverseName::Confirmed(name)))
-            | (RhsblSubject::ReverseName, Some(ReverseName::Unconfirmed(name))) => name,
+            | (RhsblSubject::ReverseName, Some(ReverseName::Unconfirmed(name))) => &**name,
             (RhsblSubject::ClientName | RhsblSubject::ReverseName, _) => return None,
         };
         let name = name.trim_end_matches('.').to_lowercase();

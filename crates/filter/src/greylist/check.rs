@@ -16,7 +16,7 @@ use crate::key_digest::KeyDigest;
 
 impl Check for Arc<Greylist> {
     fn rcpt<'a>(&'a mut self, session: &'a SessionInfo<'a>) -> CheckFuture<'a> {
-        Box::pin(async { self.check(session, seconds_since_1970(SystemTime::now())) })
+        Box::pin(async move { self.check(session, seconds_since_1970(SystemTime::now())) })
     }
 }
 
@@ -78,7 +78,7 @@ mod tests {
         let exempt = "192.0.2.0/28".parse().unwrap();
         Greylist {
             settings: GreylistSettings { exempt, ..GreylistSettings::default() },
-            exempt_recipients: Arc::new(|recipient| recipient.local_part() == "postmaster"),
+            exempt_recipients: Arc::new(|recipient: &Address| recipient.local_part() == "postmaster"),
             memory: Arc::new(GreylistMemory::default()),
         }
     }
@@ -101,7 +101,7 @@ mod tests {
     #[test]
     fn an_unknown_sender_waits_whichever_host_of_its_network_tries_again() {
         let greylist = greylist();
-        let mut send = |client, after| try_mail(&greylist, client, "a@a.example", "bob@example.org", NOW + after);
+        let send = |client, after| try_mail(&greylist, client, "a@a.example", "bob@example.org", NOW + after);
         assert_eq!(send("192.0.2.77", 0), "450 4.7.1 Greylisted, try again in 300 seconds");
         assert_eq!(send("192.0.2.78", 100), "450 4.7.1 Greylisted, try again in 200 seconds");
         assert_eq!(send("198.51.100.1", 300), "450 4.7.1 Greylisted, try again in 300 seconds");
@@ -114,7 +114,7 @@ mod tests {
     #[test]
     fn an_address_for_each_message_is_one_sender() {
         let greylist = greylist();
-        let mut send = |sender, after| try_mail(&greylist, "192.0.2.77", sender, "bob@example.org", NOW + after);
+        let send = |sender, after| try_mail(&greylist, "192.0.2.77", sender, "bob@example.org", NOW + after);
         assert!(send("list-bounce-123+x@a.example", 0).starts_with("450"));
         assert!(send("list-other-123@a.example", 300).starts_with("450"));
         assert_eq!(send("List-Bounce-98765+y@A.example", 300), "passed");

@@ -303,8 +303,8 @@ mod tests {
     #[test]
     fn a_client_is_known_after_its_passes_at_most_one_an_hour() {
         let (mut state, settings) = (GreylistState::default(), settings(100));
-        (1..=9).for_each(|number| drop(state.check(triplet(1, number), &settings, START)));
-        (1..=8).for_each(|number| drop(state.check(triplet(1, number), &settings, START + 600)));
+        (1..=9).for_each(|number| _ = state.check(triplet(1, number), &settings, START));
+        (1..=8).for_each(|number| _ = state.check(triplet(1, number), &settings, START + 600));
         assert_eq!(state.check(triplet(1, 20), &settings, START + 601).0, GreylistVerdict::Deferred);
         assert_eq!(state.check(triplet(1, 9), &settings, START + 600 + HOUR).0, GreylistVerdict::Passed);
         assert_eq!(state.check(triplet(1, 21), &settings, START + 601 + HOUR).0, GreylistVerdict::Known);
@@ -354,8 +354,8 @@ mod tests {
     #[test]
     fn what_was_written_restores_the_same_state() {
         let (mut state, settings) = (GreylistState::default(), settings(100));
-        (1..=5).for_each(|number| drop(state.check(triplet(number, 1), &settings, START)));
-        (1..=2).for_each(|number| drop(state.check(triplet(number, 1), &settings, START + 400)));
+        (1..=5).for_each(|number| _ = state.check(triplet(number, 1), &settings, START));
+        (1..=2).for_each(|number| _ = state.check(triplet(number, 1), &settings, START + 400));
         let Unwritten::Records(records) = state.take_unwritten() else { panic!("a rewrite was not needed") };
         assert_eq!(records.len(), 5 + 2 * 2);
         state.demand_rewrite();

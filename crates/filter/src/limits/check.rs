@@ -11,11 +11,11 @@ use crate::key_digest::KeyDigest;
 
 impl Check for Arc<RateLimits> {
     fn mail<'a>(&'a mut self, session: &'a SessionInfo<'a>) -> CheckFuture<'a> {
-        Box::pin(async { self.check_mail(session, Instant::now()) })
+        Box::pin(async move { self.check_mail(session, Instant::now()) })
     }
 
     fn rcpt<'a>(&'a mut self, session: &'a SessionInfo<'a>) -> CheckFuture<'a> {
-        Box::pin(async { self.count(session, Quantity::Recipients, 1, Instant::now()) })
+        Box::pin(async move { self.count(session, Quantity::Recipients, 1, Instant::now()) })
     }
 
     fn message<'a>(&'a mut self, session: &'a SessionInfo<'a>, message: &'a mut dyn CheckedMessage) -> CheckFuture<'a> {

@@ -152,7 +152,7 @@ fn name_conditions(
     }
     if let Some((zone, subjects)) = &rule.rhsbl {
         let test = RhsblCheck { list: lists.check(zone), subjects: subjects.clone(), names: names.clone() };
-        add("rhsbl", vec![&zone.zone], ConditionMatcher::Rhsbl(test));
+        add("rhsbl", vec![&*zone.zone], ConditionMatcher::Rhsbl(test));
     }
     conditions
 }
