@@ -9,7 +9,7 @@ use super::external::listener_addresses;
 use super::{Unique, networks, unspanned};
 use crate::ListenerSettings;
 use crate::section::{Keywords, Section};
-use crate::value_kind::{self, ValueKind};
+use crate::value_kind;
 
 /// Each message asks all limits.
 const LIMITS_MAX: usize = 100;

@@ -262,8 +262,6 @@ fn is_seen_again(seen: u64, now: u64) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     const START: u64 = 1_700_000_000;
