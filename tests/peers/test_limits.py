@@ -6,6 +6,7 @@ balancer, so that each has an address of its own.
 import base64
 import pathlib
 import re
+import resource
 import subprocess
 import time
 import unittest
@@ -219,14 +220,14 @@ class Names(unittest.TestCase):
 
 
 class Greeting(unittest.TestCase):
-    DELAY = 2.0
+    DELAY = 4.0
 
     @classmethod
     def setUpClass(cls):
         cls.folder = folder()
         cls.addClassCleanup(cls.folder.cleanup)
         cls.server = Mailrace(pathlib.Path(cls.folder.name), users=["alice"])
-        change_listener(cls.server, 'greeting_delay = "2s"', 'greeting_exempt = ["127.0.0.9"]')
+        change_listener(cls.server, 'greeting_delay = "4s"', 'greeting_exempt = ["127.0.0.9"]')
         cls.addClassCleanup(cls.server.stop)
         cls.server.start()
 
@@ -252,6 +253,8 @@ class Greeting(unittest.TestCase):
         self.assertIn('rule="early talker"', self.server.log_tail())
 
     def test_a_thousand_wait_in_little_memory_and_no_thread(self):
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
         with Client(self.server.port, source="127.0.0.9") as client:
             client.greet()
         before = self.usage()
