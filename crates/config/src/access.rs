@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use filter::Stage;
-use filter::access::RuleAction;
+use filter::access::{HeloFault, ReverseNameState, RhsblSubject, RuleAction};
 use mail::{Address, Network};
 use route::DomainPattern;
 use sender_auth::Method;
@@ -41,6 +41,14 @@ pub struct AccessRule {
     pub recipients_in: Option<Box<str>>,
     /// The client's address is on this DNS list.
     pub dnsbl: Option<DnsblZone>,
+    /// One of these names is on this DNS list of domains.
+    pub rhsbl: Option<(DnsblZone, Box<[RhsblSubject]>)>,
+    /// The client's name in the DNS is in one of these states.
+    pub reverse_name: Vec<ReverseNameState>,
+    /// The client's HELO name has one of these faults.
+    pub helo_faults: Vec<HeloFault>,
+    /// The client talked before the greeting.
+    pub early_talker: bool,
     /// These methods have one of these results.
     pub verdicts: Vec<(Method, Box<[&'static str]>)>,
     /// A domain that matches one of these has signed the message.
@@ -49,7 +57,27 @@ pub struct AccessRule {
     pub action: RuleAction,
 }
 
-/// A DNS list of addresses.
+impl AccessRule {
+    /// The DNS list of the rule and the one of domains.
+    pub fn dns_lists(&self) -> impl Iterator<Item = &DnsblZone> {
+        self.dnsbl.iter().chain(self.rhsbl.iter().map(|(zone, _)| zone))
+    }
+
+    /// Whether the rule asks the DNS for names of clients or greetings.
+    pub fn needs_host_names(&self) -> bool {
+        self.rhsbl.is_some() || !self.reverse_name.is_empty() || self.helo_faults.contains(&HeloFault::Unknown)
+    }
+
+    /// Whether a condition is about strangers: users have addresses and machines of every kind.
+    pub(super) fn is_for_strangers(&self) -> bool {
+        self.dns_lists().next().is_some()
+            || !self.reverse_name.is_empty()
+            || !self.helo_faults.is_empty()
+            || self.early_talker
+    }
+}
+
+/// A DNS list of addresses, or of domains.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DnsblZone {
     /// Its domain.

@@ -12,6 +12,7 @@ mod auth;
 mod bounce;
 mod certificate_check;
 mod error;
+mod greylist;
 mod hint;
 mod limits;
 mod locate;
@@ -42,6 +43,7 @@ pub use auth::{AuthBackend, AuthSettings, Mechanism};
 pub use bounce::BounceConfig;
 pub use certificate_check::check_certificates;
 pub use error::{ConfigError, ConfigErrors};
+pub use greylist::GreylistConfig;
 pub use limits::{ClientLimits, LoadSettings};
 pub use locate::{ConfigSource, DEFAULT_FILES, LoadError, LoadedConfig, load, load_for_injection, machine_name};
 pub use path::MaildirPathTemplate;
@@ -120,6 +122,10 @@ pub struct Config {
     pub milters: Vec<filter::milter::MilterSettings>,
     /// Policy services, in the order in which they are asked, with unique names.
     pub policy_services: Vec<filter::policy::PolicySettings>,
+    /// Limits over time, with unique names.
+    pub rate_limits: Vec<filter::limits::LimitSettings>,
+    /// How unknown senders are deferred; None: they are not.
+    pub greylist: Option<GreylistConfig>,
     /// How the senders of incoming mail are checked.
     pub sender_auth: sender_auth::VerificationSettings,
     /// Reports to the owners of other domains.
@@ -243,6 +249,8 @@ pub struct ListenerSettings {
     pub tls: TlsMode,
     /// Load balancers, which must send a PROXY header first.
     pub proxies: Networks,
+    /// What clients must do before the greeting.
+    pub greeting: intake::GreetingPolicy,
     /// Whether clients may log in. If true, there is [`Config::auth`].
     pub auth: bool,
     /// Whether clients must log in before they send mail, or get files.

@@ -16,6 +16,8 @@ pub struct ClientLimits {
     /// Limits on sessions, connections and messages; those of one client apply only outside the
     /// relay networks.
     pub connections: ConnectionLimits,
+    /// Clients that wait before the greeting; others are greeted at once.
+    pub delayed_greetings_max: usize,
     /// Sessions of clients that read: POP3, HTTP and the proxies.
     pub reading_sessions_max: usize,
     /// Recipients of a message after alias expansion (452).
@@ -36,6 +38,7 @@ impl Default for ClientLimits {
             // Other servers of this protocol, such as the sinks of load tests, have no lowest rate.
             session: SessionLimits { data_rate_min: 500, ..SessionLimits::default() },
             connections: ConnectionLimits::default(),
+            delayed_greetings_max: 5000,
             reading_sessions_max: 10_000,
             expanded_recipients_max: 10_000,
             body_memory_max: 128 << 20,

@@ -9,7 +9,7 @@ use std::time::Duration;
 use delivery::pipe::ArgumentTemplate;
 use dispatch::{HeaderRule, SenderRule};
 use filter::ServiceAddress;
-use mail::{Address, Network, Rate, Reply, units};
+use mail::{Address, Allowance, Network, Rate, Reply, units};
 use toml::de::DeValue;
 
 use super::access::{EnvelopePattern, parse_dnsbl_codes};
@@ -53,6 +53,12 @@ pub(super) const DURATION: ValueKind<Duration> = ValueKind {
     parse: |v| v.as_str().and_then(units::parse_duration).filter(|span| !span.is_zero()),
 };
 
+/// RFC 5321 section 4.5.3.2.1 lets a client wait 5 minutes for the greeting.
+pub(super) const GREETING_DELAY: ValueKind<Duration> = ValueKind {
+    expected: "a time from \"1ms\" to \"1m\"",
+    parse: |v| (DURATION.parse)(v).filter(|delay| *delay <= Duration::from_secs(60)),
+};
+
 pub(super) const DURATION_OR_ZERO: ValueKind<Duration> = ValueKind {
     expected: "a time such as \"0s\", \"500ms\", \"30s\", \"5m\" or \"2h\"",
     parse: |v| v.as_str().and_then(units::parse_duration),
@@ -89,6 +95,38 @@ pub(super) const RATE_OR_NONE: ValueKind<Option<Rate>> = ValueKind {
     parse: |v| match v.as_str()? {
         "0" => Some(None),
         _ => parse_str(v).map(Some),
+    },
+};
+
+pub(super) const COUNT_ALLOWANCE: ValueKind<Allowance> = ValueKind {
+    expected: "a number in a time from 1s to 31d, such as \"200/1h\" or \"1000/1d\"",
+    parse: |v| v.as_str().and_then(Allowance::parse_count),
+};
+
+pub(super) const SIZE_ALLOWANCE: ValueKind<Allowance> = ValueKind {
+    expected: "a size in a time from 1s to 31d, such as \"100MB/1h\" or \"1GiB/1d\"",
+    parse: |v| v.as_str().and_then(Allowance::parse_size),
+};
+
+pub(super) const PREFIX_V4: ValueKind<u8> = ValueKind {
+    expected: "the length of a prefix from 1 to 32",
+    parse: |v| count_in_range(v, 1, 32).and_then(|n| n.try_into().ok()),
+};
+
+pub(super) const PREFIX_V6: ValueKind<u8> = ValueKind {
+    expected: "the length of a prefix from 1 to 128",
+    parse: |v| count_in_range(v, 1, 128).and_then(|n| n.try_into().ok()),
+};
+
+/// Entries of a table that clients fill, of about 100 octets each.
+pub(super) const TABLE_SIZE: ValueKind<usize> =
+    ValueKind { expected: "a whole number from 1 to 10000000", parse: |v| count_in_range(v, 1, 10_000_000) };
+
+/// A name that clients see in replies.
+pub(super) const REPLY_WORD: ValueKind<String> = ValueKind {
+    expected: "at most 64 letters, digits and other ASCII characters without spaces",
+    parse: |v| {
+        v.as_str().filter(|t| (1..=64).contains(&t.len()) && t.bytes().all(|b| b.is_ascii_graphic())).map(str::to_owned)
     },
 };
 

@@ -568,6 +568,10 @@ impl ControlHandler {
                 .flat_map(|rules| rules.match_counts())
                 .map(|(rule, count)| (rule.into(), count))
                 .collect(),
+            delayed_greetings: self.parts.intake.greeting_delays.waiting(),
+            early_talkers: self.parts.intake.greeting_delays.early_talkers(),
+            rate_limits: self.parts.intake.rate_limits.iter().flat_map(|limits| limits.stats()).collect(),
+            greylist: self.parts.intake.greylist.as_ref().map(|greylist| greylist.memory().stats()),
             signatures: self.parts.signatures.as_deref().map(SignatureCounts::read),
             srs: self.parts.srs.as_deref().map(SrsCounters::by_result),
             lists_unanswered: self.parts.access_rules.as_deref().map_or(0, AccessRules::unanswered_dnsbl_queries),

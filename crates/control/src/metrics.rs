@@ -9,6 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use credentials::CredentialStats;
+use filter::greylist::GreylistStats;
+use filter::limits::LimitStats;
 use load::LoadReport;
 use mail::{Histogram, TlsProof};
 use queue::Queues;
@@ -128,6 +130,14 @@ pub(crate) struct MetricsSnapshot {
     pub refusals: Vec<(&'static str, u64)>,
     /// How often each access rule decided, by name.
     pub access: Vec<(Box<str>, u64)>,
+    /// Clients that wait before the greeting.
+    pub delayed_greetings: usize,
+    /// Clients that talked before it.
+    pub early_talkers: u64,
+    /// Limits over time.
+    pub rate_limits: Vec<LimitStats>,
+    /// Greylisting, if it is on.
+    pub greylist: Option<GreylistStats>,
     /// DKIM signatures, if there are keys.
     pub signatures: Option<SignatureCounts>,
     /// Senders of forwarded mail by result, if they are rewritten.
@@ -172,12 +182,17 @@ pub(crate) fn render(snapshot: &MetricsSnapshot) -> String {
     out.counter("mailrace_notices_dropped_total", help, snapshot.notices_dropped);
     out.family("mailrace_refusals_total", "Clients refused, by the resource that was short", "counter");
     snapshot.refusals.iter().for_each(|(want, count)| out.sample(&[("want", want)], count));
+    let help = "Clients that wait for the greeting, which greeting_delay holds back";
+    out.gauge("mailrace_delayed_greetings", help, snapshot.delayed_greetings as u64);
+    out.counter("mailrace_early_talkers_total", "Clients that talked before the greeting", snapshot.early_talkers);
     if !snapshot.access.is_empty() {
         out.family("mailrace_access_rules_total", "How often each access rule matched and decided", "counter");
         snapshot.access.iter().for_each(|(rule, count)| out.sample(&[("rule", rule)], count));
         let help = "DNS list queries without an answer";
         out.counter("mailrace_access_lists_unanswered_total", help, snapshot.lists_unanswered);
     }
+    write_rate_limits(&snapshot.rate_limits, &mut out);
+    snapshot.greylist.iter().for_each(|stats| write_greylist(stats, &mut out));
     snapshot.sender_auth.iter().for_each(|counters| write_sender_auth(counters, &mut out));
     snapshot.reports.iter().for_each(|counters| write_reports(counters, &mut out));
     snapshot.signatures.iter().for_each(|counts| write_signatures(counts, &mut out));
@@ -201,6 +216,29 @@ pub(crate) fn render(snapshot: &MetricsSnapshot) -> String {
     write_spool(&snapshot.spool, &mut out);
     tables::write_tables(&snapshot.tables, &mut out);
     out.into()
+}
+
+fn write_rate_limits(limits: &[LimitStats], out: &mut MetricsText) {
+    if limits.is_empty() {
+        return;
+    }
+    let mut family = |name, help, kind, value: fn(&LimitStats) -> u64| {
+        out.family(name, help, kind);
+        limits.iter().for_each(|it| out.sample(&[("limit", &it.limit), ("of", it.quantity)], value(it)));
+    };
+    let help = "Messages and recipients refused by a limit over time";
+    family("mailrace_limit_refusals_total", help, "counter", |stats| stats.refused);
+    let help = "Users, senders or clients that have used a part of a limit";
+    family("mailrace_limit_keys", help, "gauge", |stats| stats.keys as u64);
+    let help = "Users, senders or clients that a limit has forgotten because there were too many";
+    family("mailrace_limit_forgotten_total", help, "counter", |stats| stats.forgotten);
+}
+
+fn write_greylist(stats: &GreylistStats, out: &mut MetricsText) {
+    out.family("mailrace_greylist_total", "Recipients by what the greylist said", "counter");
+    stats.results.iter().for_each(|(result, count)| out.sample(&[("result", result)], count));
+    out.family("mailrace_greylist_entries", "What the greylist remembers", "gauge");
+    stats.entries.iter().for_each(|(kind, count)| out.sample(&[("of", kind)], count));
 }
 
 fn write_reports(counters: &ReportCounters, out: &mut MetricsText) {
@@ -374,6 +412,19 @@ mod tests {
             notices_dropped: 4,
             refusals: vec![("load", 2), ("disk", 0)],
             access: vec![("listed".into(), 3), ("rule 2".into(), 0)],
+            delayed_greetings: 2,
+            early_talkers: 6,
+            rate_limits: vec![LimitStats {
+                limit: "users".into(),
+                quantity: "messages",
+                refused: 2,
+                keys: 5,
+                forgotten: 0,
+            }],
+            greylist: Some(GreylistStats {
+                results: [("deferred", 4), ("passed", 3), ("known", 2), ("unrecorded", 0)],
+                entries: [("waiting", 1), ("passed", 3), ("clients", 1)],
+            }),
             lists_unanswered: 1,
             srs: Some(SrsCounters::default().by_result()),
             signatures: Some(SignatureCounts { made: [("rsa-sha256", 12), ("ed25519-sha256", 13)], deferred: 1 }),

@@ -25,6 +25,8 @@
 mod check;
 mod conditions;
 mod explain;
+mod helo_fault;
+mod host_names;
 mod keys;
 mod rule_verdict;
 #[cfg(test)]
@@ -47,6 +49,8 @@ pub(crate) use check::ACCESS_METHOD;
 pub use check::{AccessCheck, VerdictRules};
 use conditions::ConditionResult;
 pub use explain::RuleExplanation;
+pub use helo_fault::{HeloFault, HeloFaults};
+pub use host_names::{HostNameFuture, HostNames, ReverseName, ReverseNameState};
 pub use untagged::UntaggedAddresses;
 
 /// What a condition tests.
@@ -108,6 +112,14 @@ pub enum ConditionMatcher {
     Table(RuleSubject, Arc<dyn Table>),
     /// The client's address is in a DNS list.
     Dnsbl(DnsblCheck),
+    /// A name is in a DNS list of domains.
+    Rhsbl(RhsblCheck),
+    /// The client's name in the DNS is in one of these states.
+    ReverseName(Arc<dyn HostNames>, Box<[ReverseNameState]>),
+    /// The HELO name has one of these faults.
+    HeloFault(HeloFaults),
+    /// The client talked before the greeting.
+    EarlyTalker,
     /// A method of verification has one of these results.
     Verdict {
         /// For example `dmarc`.
@@ -123,8 +135,12 @@ impl ConditionMatcher {
     /// What it tests.
     pub fn subject(&self) -> RuleSubject {
         match self {
-            ConditionMatcher::Client(_) | ConditionMatcher::Dnsbl(_) => RuleSubject::Client,
-            ConditionMatcher::Helo(_) => RuleSubject::Helo,
+            ConditionMatcher::Client(_)
+            | ConditionMatcher::Dnsbl(_)
+            | ConditionMatcher::ReverseName(..)
+            | ConditionMatcher::EarlyTalker => RuleSubject::Client,
+            ConditionMatcher::Helo(_) | ConditionMatcher::HeloFault(_) => RuleSubject::Helo,
+            ConditionMatcher::Rhsbl(list) => list.latest_subject(),
             ConditionMatcher::Sender(_) => RuleSubject::Sender,
             ConditionMatcher::Recipient(_) => RuleSubject::Recipient,
             ConditionMatcher::Table(subject, _) => *subject,
@@ -141,6 +157,65 @@ pub struct DnsblCheck {
     pub table: Arc<dyn Table>,
     /// The return codes that match; empty: all of 127.0.0.0/8.
     pub codes: Vec<RangeInclusive<Ipv4Addr>>,
+}
+
+/// Which name is looked up in a DNS list of domains.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RhsblSubject {
+    /// The domain of the sender.
+    Sender,
+    /// The HELO name.
+    Helo,
+    /// The name of the client, if it has its address.
+    ClientName,
+    /// The name of the client, whether it has its address or not.
+    ReverseName,
+}
+
+impl RhsblSubject {
+    /// All of them.
+    pub const ALL: [RhsblSubject; 4] =
+        [RhsblSubject::Sender, RhsblSubject::Helo, RhsblSubject::ClientName, RhsblSubject::ReverseName];
+
+    /// The word in the configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            RhsblSubject::Sender => "sender",
+            RhsblSubject::Helo => "helo",
+            RhsblSubject::ClientName => "client_name",
+            RhsblSubject::ReverseName => "reverse_name",
+        }
+    }
+
+    /// What becomes known with it.
+    pub fn subject(self) -> RuleSubject {
+        match self {
+            RhsblSubject::Sender => RuleSubject::Sender,
+            RhsblSubject::Helo => RuleSubject::Helo,
+            RhsblSubject::ClientName | RhsblSubject::ReverseName => RuleSubject::Client,
+        }
+    }
+}
+
+/// A DNS list of domains.
+pub struct RhsblCheck {
+    /// The list, queried with a name.
+    pub list: DnsblCheck,
+    /// The names that are looked up; at least one.
+    pub subjects: Box<[RhsblSubject]>,
+    /// Finds the client's name.
+    pub names: Arc<dyn HostNames>,
+}
+
+impl RhsblCheck {
+    fn latest_subject(&self) -> RuleSubject {
+        let subjects = self.subjects.iter().map(|subject| subject.subject());
+        subjects.max_by_key(|subject| subject.stage()).unwrap_or(RuleSubject::Client)
+    }
+
+    fn needs_client_name(&self) -> bool {
+        self.subjects.iter().any(|subject| subject.subject() == RuleSubject::Client)
+    }
 }
 
 impl DnsblCheck {
@@ -190,7 +265,7 @@ impl CompiledRule {
 
     fn dnsbl(&self) -> Option<&DnsblCheck> {
         self.conditions.iter().find_map(|condition| match &condition.test {
-            ConditionMatcher::Dnsbl(zone) => Some(zone),
+            ConditionMatcher::Dnsbl(list) | ConditionMatcher::Rhsbl(RhsblCheck { list, .. }) => Some(list),
             _ => None,
         })
     }
@@ -356,6 +431,7 @@ impl AccessRules {
                     log.log_line(format_args!("access rule '{}' cannot be evaluated: {why}", rule.name));
                 }
                 ConditionResult::Holds
+                | ConditionResult::Listed(_)
                 | ConditionResult::Value(_)
                 | ConditionResult::Fails
                 | ConditionResult::Pending => {}

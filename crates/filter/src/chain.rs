@@ -141,14 +141,14 @@ impl SessionChecks {
         Ok(())
     }
 
-    /// RCPT, before the recipient is admitted: the checks before [`CheckOrder::ExternalFilters`]. Pass
+    /// RCPT, before the recipient is admitted: the checks before [`CheckOrder::Greylist`]. Pass
     /// the result to [`SessionChecks::add_recipient`] once the recipient is added.
     ///
     /// # Errors
     ///
     /// A check refuses the recipient.
     pub async fn rcpt(&mut self, session: &SessionInfo<'_>) -> Result<RecipientEffects, Refusal> {
-        self.run_where(Stage::Rcpt, session, |order| order < CheckOrder::ExternalFilters).await.map(RecipientEffects)
+        self.run_where(Stage::Rcpt, session, |order| !order.is_after_admission()).await.map(RecipientEffects)
     }
 
     /// RCPT, once nothing else refuses the recipient: the other checks, which programs outside must not
@@ -158,12 +158,12 @@ impl SessionChecks {
     ///
     /// A check refuses the recipient.
     pub async fn rcpt_admitted(&mut self, session: &SessionInfo<'_>) -> Result<RecipientEffects, Refusal> {
-        self.run_where(Stage::Rcpt, session, |order| order >= CheckOrder::ExternalFilters).await.map(RecipientEffects)
+        self.run_where(Stage::Rcpt, session, CheckOrder::is_after_admission).await.map(RecipientEffects)
     }
 
     /// RCPT was refused before [`SessionChecks::rcpt_admitted`].
     pub async fn recipient_refused(&mut self, session: &SessionInfo<'_>, reply: &Reply) {
-        let asked = self.running.iter_mut().filter(|running| running.order >= CheckOrder::ExternalFilters);
+        let asked = self.running.iter_mut().filter(|running| running.order.is_after_admission());
         for running in asked.filter(|running| running.takes_part_in(Stage::Rcpt)) {
             running.check.recipient_refused(session, reply).await;
         }

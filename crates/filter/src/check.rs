@@ -26,6 +26,10 @@ pub enum CheckOrder {
     Verification,
     /// Access rules about what verification found.
     VerdictRules,
+    /// Greylisting.
+    Greylist,
+    /// Limits over time.
+    RateLimits,
     /// Programs that speak the milter or a policy protocol.
     ExternalFilters,
     /// Rules for content, and rewriting.
@@ -34,6 +38,13 @@ pub enum CheckOrder {
     SevenBitConversion,
     /// Signing of the bytes as they will be sent.
     Signing,
+}
+
+impl CheckOrder {
+    /// Whether it runs at RCPT once nothing else refuses the recipient.
+    pub(crate) fn is_after_admission(self) -> bool {
+        self >= CheckOrder::Greylist
+    }
 }
 
 /// Where a message comes from.
@@ -92,14 +103,14 @@ pub trait Check: Send {
         nothing_to_say()
     }
 
-    /// RCPT. Before [`CheckOrder::ExternalFilters`], other reasons may still refuse the recipient; from
-    /// there on it has been admitted.
+    /// RCPT. Before [`CheckOrder::Greylist`], other reasons may still refuse the recipient; from there on
+    /// it has been admitted.
     fn rcpt<'a>(&'a mut self, _session: &'a SessionInfo<'a>) -> CheckFuture<'a> {
         nothing_to_say()
     }
 
     /// RCPT was refused with this reply, by an earlier check or for another reason. Only checks from
-    /// [`CheckOrder::ExternalFilters`] on are told.
+    /// [`CheckOrder::Greylist`] on are told.
     fn recipient_refused<'a>(
         &'a mut self,
         _session: &'a SessionInfo<'a>,
@@ -167,6 +178,8 @@ pub struct SessionInfo<'a> {
     pub protocol: &'static str,
     /// The mechanism by which the client has logged in.
     pub login_mechanism: Option<&'static str>,
+    /// The client talked before the greeting.
+    pub is_early_talker: bool,
     /// The client is a user: it has authenticated, or has to before it sends anything.
     pub is_user: bool,
     /// Why the client may relay, if it may.

@@ -578,3 +578,45 @@ fn nobody_logs_in_without_a_password_table() {
     let logins = server.import.files.iter().find(|file| file.path.ends_with("logins")).unwrap();
     assert!(logins.secret && logins.text.lines().all(|line| line.starts_with('#')), "{}", logins.text);
 }
+
+#[test]
+fn restrictions_about_names_become_rules_that_refuse_or_defer_as_there() {
+    let unknown = "reverse_name = [\"missing\", \"unconfirmed\"]";
+    let rhsbl = |of: &str| format!("rhsbl = {{ zone = \"dbl.example\", of = [\"{of}\"] }}");
+    for (restriction, main, condition, action) in [
+        ("reject_unknown_reverse_client_hostname", "", "reverse_name = [\"missing\"]".to_owned(), "defer"),
+        ("reject_unknown_client_hostname", "", unknown.to_owned(), "defer"),
+        ("reject_unknown_client_hostname", "unknown_client_reject_code = 550\n", unknown.to_owned(), "refuse"),
+        ("reject_invalid_helo_hostname", "", "helo_is = [\"invalid\"]".to_owned(), "refuse"),
+        ("reject_non_fqdn_helo_hostname", "", "helo_is = [\"not_qualified\"]".to_owned(), "refuse"),
+        ("reject_unknown_helo_hostname", "", "helo_is = [\"unknown\"]".to_owned(), "defer"),
+        ("reject_rhsbl_client dbl.example", "", rhsbl("client_name"), "refuse"),
+        ("reject_rhsbl_reverse_client dbl.example", "", rhsbl("reverse_name"), "refuse"),
+        ("reject_rhsbl_helo dbl.example", "", rhsbl("helo"), "refuse"),
+        ("reject_rhsbl_sender dbl.example", "maps_rbl_reject_code = 450\n", rhsbl("sender"), "defer"),
+        ("permit_rhswl_client dbl.example", "", rhsbl("client_name"), "accept"),
+    ] {
+        let lists = format!("smtpd_client_restrictions = permit_mynetworks, {restriction}, reject\n");
+        let server = Server::new(&format!("{MAIN}{main}{lists}"), ONE_SERVICE);
+        let text = &server.import.text;
+        let rule = text.split("[[access]]").find(|section| section.contains(&condition));
+        assert!(rule.is_some_and(|rule| rule.contains(&format!("action = \"{action}\""))), "{restriction}\n{text}");
+        assert!(server.import.behavior_changes.iter().all(|alarm| !alarm.contains(restriction)), "{restriction}");
+    }
+}
+
+#[test]
+fn the_wait_of_postscreen_and_the_rate_of_recipients_are_kept() {
+    let screened = "smtp inet n - y - 1 postscreen\nsmtpd pass - - y - - smtpd\n";
+    let delay = |main: &str| {
+        let server = Server::new(&format!("{MAIN}{main}"), screened);
+        server.config.listeners[0].greeting.delay.map(|delay| delay.as_secs())
+    };
+    assert_eq!(delay("postscreen_greet_action = enforce\n"), Some(6));
+    assert_eq!(delay("postscreen_greet_action = drop\npostscreen_greet_wait = 3s\n"), Some(3));
+    assert_eq!(delay("postscreen_greet_action = ignore\n"), None);
+    let server = Server::new(&format!("{MAIN}smtpd_client_recipient_rate_limit = 30\n"), ONE_SERVICE);
+    let limit = &server.config.rate_limits[0];
+    assert_eq!(limit.allowances[1].map(|it| (it.amount, it.per.as_secs())), Some((30, 60)));
+    assert!(limit.exempt.contains("192.0.2.9".parse().unwrap()), "{}", server.import.text);
+}

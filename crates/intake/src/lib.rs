@@ -4,7 +4,8 @@
 //!
 //! | step | checks | negative replies |
 //! |---|---|---|
-//! | connect | load, sessions, connection rate, access rules | 421 4.3.2, 421 4.7.0, 554 5.7.1 |
+//! | connect | load, sessions, connection rate | 421 4.3.2, 421 4.7.0 |
+//! | | silence before the greeting, access rules | 554 5.5.1, 554 5.7.1 |
 //! | HELO | access rules | 550 5.7.1 |
 //! | AUTH | credentials | 535 5.7.8, 454 4.7.0 |
 //! | MAIL | disk space, memory, message rate | 452 4.3.1, 451 4.7.1 |
@@ -51,10 +52,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use filter::CheckChain;
+use filter::greylist::GreylistFile;
+use filter::limits::RateLimits;
 use load::{LoadMonitorHandle, Shortage};
 use lookup::directory::RecipientDirectory;
 use mail::{Address, EventLog, HistogramRecorder, MailEvent, Networks, OperatorLog, QuotaCheck};
-use net::{ConnectionLimiter, SessionPermit, TlsHandshakeCounters, TlsServer};
+use net::{ConnectionLimiter, GreetingDelays, SessionPermit, TlsHandshakeCounters, TlsServer};
 use protocol::smtp::server::SmtpServerConfig as Machine;
 use spool::Spool;
 
@@ -83,6 +86,8 @@ pub struct IntakeContext {
     pub load: LoadMonitorHandle,
     /// Counts sessions, and enforces the limits of single clients.
     pub connection_limiter: Arc<ConnectionLimiter>,
+    /// Clients that wait before the greeting.
+    pub greeting_delays: Arc<GreetingDelays>,
     /// Counts refusals for lack of resources.
     pub refusals: Arc<RefusalCounters>,
     /// How long successful commits take, in microseconds: what a client waits for after the checks of its message.
@@ -103,6 +108,10 @@ pub struct IntakeContext {
     pub proxy_networks: Networks,
     /// The checks of sessions and messages, in addition to everything else here.
     pub checks: CheckChain,
+    /// Those of them that limit over time.
+    pub rate_limits: Option<Arc<RateLimits>>,
+    /// What the greylist knows; None: unknown senders are not deferred.
+    pub greylist: Option<Arc<GreylistFile>>,
     /// Memory for bodies being received.
     pub body_memory: BodyMemoryBudget,
     /// The maximum number of recipients of one message after alias expansion.
@@ -141,8 +150,21 @@ pub struct ListenerContext {
     pub adds_missing_headers: bool,
     /// Relay networks send what the content filter has passed: no check looks at it again.
     pub is_from_content_filter: bool,
+    /// What clients must do before the greeting.
+    pub greeting: GreetingPolicy,
     /// Clients that must send a PROXY header before anything else; None: no one.
     pub proxy_protocol_networks: Networks,
+}
+
+/// What clients must do before the greeting. Those that may relay are exempt.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GreetingPolicy {
+    /// How long they must be silent; None: they need not.
+    pub delay: Option<Duration>,
+    /// Clients that need not.
+    pub exempt: Networks,
+    /// Clients that talk earlier are refused. If not, access rules decide about them.
+    pub refuses_early_talkers: bool,
 }
 
 /// A client that was admitted.
@@ -153,6 +175,8 @@ struct ClientState {
     must_log_in: bool,
     /// What it sends comes from the content filter.
     is_content_filter: bool,
+    /// It talked before the greeting.
+    is_early_talker: bool,
     /// The listener it connected to, by its address in the configuration.
     listener: SocketAddr,
     /// The local address it connected to.

@@ -13,6 +13,8 @@ pub(crate) const CLIENT_CONNECTIONS: Reply = Reply::constant(
     EnhancedCode(4, 7, 0),
     "Too many connections from your address in a short time, try again later",
 );
+/// RFC 5321 section 3.1: the server speaks first.
+pub(crate) const TALKED_EARLY: Reply = Reply::constant(554, EnhancedCode(5, 5, 1), "You talked before the greeting");
 pub(crate) const CLIENT_MESSAGES: Reply =
     Reply::constant(451, EnhancedCode(4, 7, 1), "Too many messages from your address in a short time, try again later");
 pub(crate) const DISK_SHORT: Reply =

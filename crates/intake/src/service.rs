@@ -6,21 +6,26 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
+use filter::Refusal;
 use mail::{MailEvent, Networks, Reply, TlsInfo};
 use net::{
-    AdmissionRefusal, AdmittedClient, ConnectionHandler, ConnectionLimiter, Service, SessionPermit, StopReceiver,
-    TlsServer,
+    AdmissionRefusal, AdmittedClient, ConnectionHandler, ConnectionLimiter, GreetingDelay, Service, SessionPermit,
+    StopReceiver, TlsServer,
 };
 use protocol::TlsMode;
 use protocol::smtp::server::SmtpPeer;
 
 use crate::session::IntakeSession;
 use crate::session_checks::OptionalChecks;
-use crate::{ClientState, IntakeContext, ListenerContext, ResourceRefusal};
+use crate::{ClientState, IntakeContext, ListenerContext, ResourceRefusal, replies};
+
+/// The name of the check before the greeting, for the log.
+const EARLY_TALKER: &str = "early talker";
 
 /// A client that no check refuses.
 pub struct CheckedClient {
     checks: OptionalChecks,
+    is_early_talker: bool,
 }
 
 impl Service for ListenerContext {
@@ -50,13 +55,30 @@ impl Service for ListenerContext {
         self.intake.is_overloaded_for(client)
     }
 
+    fn greeting_delay(&self, client: IpAddr) -> Option<GreetingDelay> {
+        let wait = self.greeting.delay?;
+        let is_exempt = self.is_trusted(client) || self.greeting.exempt.contains(client);
+        if is_exempt { None } else { self.intake.greeting_delays.start(wait) }
+    }
+
     /// A refusal closes the connection: a client that stays to get 503 until QUIT (RFC 5321 section 3.1) would occupy a session others wait for.
-    async fn check_client(&self, client: IpAddr, stop: &StopReceiver) -> Option<Result<CheckedClient, Vec<u8>>> {
+    async fn check_client(
+        &self,
+        client: IpAddr,
+        is_early_talker: bool,
+        stop: &StopReceiver,
+    ) -> Option<Result<CheckedClient, Vec<u8>>> {
         if self.is_content_filter(client) {
-            return Some(Ok(CheckedClient { checks: None }));
+            return Some(Ok(CheckedClient { checks: None, is_early_talker }));
         }
-        let result = self.intake.check_client(client, self.address, self.must_log_in(), stop).await?;
-        let result = result.map(|checks| CheckedClient { checks });
+        let result = match is_early_talker && self.greeting.refuses_early_talkers {
+            true => Err(Refusal { by: EARLY_TALKER.into(), reply: replies::TALKED_EARLY }),
+            false => {
+                let must_log_in = self.must_log_in();
+                self.intake.check_client(client, self.address, must_log_in, is_early_talker, stop).await?
+            }
+        };
+        let result = result.map(|checks| CheckedClient { checks, is_early_talker });
         Some(result.map_err(|denied| {
             let wire = to_wire(&denied.reply);
             self.intake.log_refused(client, Some(denied.by), denied.reply);
@@ -73,6 +95,7 @@ impl Service for ListenerContext {
             trusted,
             must_log_in: self.must_log_in(),
             is_content_filter: self.is_content_filter(address),
+            is_early_talker: checked.is_early_talker,
             listener: self.address,
             local_address,
             login_mechanism: None,

@@ -84,6 +84,7 @@ impl IntakeSession {
             address: _,
             adds_missing_headers: completes,
             is_from_content_filter: _,
+            greeting: _,
         } = listener;
         let speaks_for_others = peer.address.is_some_and(|address| context.proxy_networks.contains(address));
         let asks_of_greetings = checks.as_ref().is_some_and(|checks| checks.take_part_in(Stage::Helo));

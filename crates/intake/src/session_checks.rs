@@ -21,14 +21,15 @@ impl IntakeContext {
         client: IpAddr,
         listener: SocketAddr,
         must_log_in: bool,
+        is_early_talker: bool,
         stop: &StopReceiver,
     ) -> Option<Result<OptionalChecks, Refusal>> {
         let Some(mut checks) = self.checks.start(Origin::Client) else { return Some(Ok(None)) };
         let mut stop = stop.clone();
         // Boxed, to keep sessions without checks small.
         let result = async move {
-            let (client, listener) = (Some(client), Some(listener));
-            let info = SessionInfo { client, listener, is_user: must_log_in, ..SessionInfo::default() };
+            let (client, listener, is_user) = (Some(client), Some(listener), must_log_in);
+            let info = SessionInfo { client, listener, is_user, is_early_talker, ..SessionInfo::default() };
             let checked = tokio::select! {
                 checked = checks.connect(&info) => checked,
                 () = stop.wait_for_stop() => return None,
@@ -69,6 +70,7 @@ pub(crate) fn session_info<'a>(
         is_user: client.must_log_in || session.user().is_some(),
         submitter,
         helo,
+        is_early_talker: client.is_early_talker,
         ..SessionInfo::default()
     }
 }

@@ -7,6 +7,7 @@ mod both_ways;
 mod content_checks;
 mod forwarded;
 mod logins;
+mod rate_limits;
 mod server;
 mod trusted;
 mod under_load;

@@ -1,5 +1,6 @@
-//! DNS blocklists (RFC 5782); each zone is a backend. A key is an IP address as text; the values
-//! are the zone's codes for it, addresses in 127.0.0.0/8. An unlisted address is NotFound.
+//! DNS blocklists (RFC 5782); each zone is a backend. A key is an IP address as text, or a domain in
+//! A-labels for a list of domains; the values are the zone's codes for it, addresses in 127.0.0.0/8. What is not
+//! listed is NotFound, and so is a domain that the DNS cannot be asked for.
 //!
 //! Any other address in the reply means that the domain was sold or that someone else answers for
 //! it (section 5), and 127.255.255.0/24 means that the list refuses our queries. Both are reported
@@ -17,7 +18,12 @@ use crate::backend::{Backend, BackendFailure, BackendFuture, ProbeFuture};
 
 /// Codes kept per address.
 const CODES_MAX: usize = 32;
-/// The test entry that every list contains (RFC 5782 section 5).
+/// The longest name in the DNS, as text (RFC 1035 section 2.3.4).
+const NAME_OCTETS_MAX: usize = 253;
+/// The longest label.
+const LABEL_OCTETS_MAX: usize = 63;
+/// The test entry that every list of addresses contains (RFC 5782 section 5). A list of domains has an
+/// answer for it, too: that it is not there.
 const TEST_ENTRY: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
 
 /// Configuration of a zone.
@@ -47,18 +53,27 @@ impl Dnsbl {
     }
 
     async fn find(&self, key: &str) -> LookupAnswer {
-        let Ok(address) = key.parse::<IpAddr>() else {
-            return LookupAnswer::Unavailable(format!("{key:?} is not an IP address"));
-        };
-        match self.codes(address).await {
+        let Some(name) = self.query_name(key) else { return LookupAnswer::NotFound };
+        match self.codes(&name).await {
             Ok(codes) if codes.is_empty() => LookupAnswer::NotFound,
             Ok(codes) => LookupAnswer::Found(codes.iter().map(ToString::to_string).collect()),
             Err(why) => LookupAnswer::Unavailable(format!("{}: {why}", self.zone)),
         }
     }
 
-    async fn codes(&self, address: IpAddr) -> Result<Vec<Ipv4Addr>, String> {
-        match self.servers.lookup(&format!("{}.{}", reversed_labels(address), self.zone), QueryType::A).await.answer {
+    /// The name of an entry. None: no entry can have it.
+    fn query_name(&self, key: &str) -> Option<String> {
+        let labels = match key.parse() {
+            Ok(address) => reversed_labels(address),
+            Err(_) => key.to_owned(),
+        };
+        let name = format!("{labels}.{}", self.zone);
+        let is_label = |label: &str| (1..=LABEL_OCTETS_MAX).contains(&label.len());
+        (name.len() <= NAME_OCTETS_MAX && name.split('.').all(is_label)).then_some(name)
+    }
+
+    async fn codes(&self, name: &str) -> Result<Vec<Ipv4Addr>, String> {
+        match self.servers.lookup(name, QueryType::A).await.answer {
             DnsAnswer::Addresses(codes) => check_codes(codes.iter().filter_map(ipv4).take(CODES_MAX).collect()),
             DnsAnswer::Unanswered(why) => Err(why.into()),
             _ => Ok(Vec::new()),
@@ -81,7 +96,7 @@ impl Backend for Dnsbl {
 
     fn probe(&self) -> ProbeFuture<'_> {
         Box::pin(async move {
-            let codes = self.codes(TEST_ENTRY).await;
+            let codes = self.codes(&format!("{}.{}", reversed_labels(TEST_ENTRY), self.zone)).await;
             codes.map(drop).map_err(|why| BackendFailure::new(self.zone.clone(), why))
         })
     }
@@ -140,6 +155,19 @@ mod tests {
         });
         let query = QueryConfig { servers, attempts: 1, ..QueryConfig::default() };
         Dnsbl::new(&DnsblConfig { zone: "list.test".into(), query }).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_domain_is_asked_as_it_is_and_what_no_list_can_have_is_not_asked() {
+        let list = zone(&[[127, 0, 1, 2]]).await;
+        assert_eq!(list.query_name("bad.example").unwrap(), "bad.example.list.test");
+        let long = "a".repeat(64);
+        for name in ["", "a..b", &format!("{long}.example"), &"abc.".repeat(63)] {
+            assert_eq!(list.query_name(name), None, "{name}");
+        }
+        let keys = ["bad.example".into(), "a..b".into()];
+        let found = list.ask(&keys).await.unwrap();
+        assert_eq!(found, [LookupAnswer::Found(vec!["127.0.1.2".into()]), LookupAnswer::NotFound]);
     }
 
     #[tokio::test]

@@ -5,6 +5,7 @@
 //! the workspace.
 
 mod address;
+mod allowance;
 mod body;
 mod envelope;
 mod event;
@@ -26,6 +27,7 @@ mod tls_session;
 pub mod units;
 
 pub use address::{Address, AddressError, DOMAIN_OCTETS_MAX, LOCAL_PART_OCTETS_MAX, PATH_OCTETS_MAX};
+pub use allowance::{Allowance, Shortfall};
 pub use body::{Body, BodyError, BodyFlags, ByteSource};
 pub use envelope::{BodyType, ClientInfo, DsnNotify, DsnReturn, Envelope, Recipient};
 pub use event::{EventLog, LogLevel, LogObserver, MailEvent, OperatorLog, ServerLog};

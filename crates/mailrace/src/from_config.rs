@@ -4,6 +4,8 @@
 
 mod access;
 mod external_filters;
+mod greylist;
+mod host_names;
 mod reports;
 mod sender_auth;
 mod srs;
@@ -52,6 +54,8 @@ pub use self::sender_auth::sender_auth;
 pub use self::srs::{reload_srs_secrets, rewritten_senders, srs_rewriter};
 pub use access::{DnsblLists, compile_access_rules};
 pub use external_filters::external_filters;
+pub use greylist::{greylist_check, greylist_file};
+pub use host_names::DnsHostNames;
 
 /// What sessions accept beyond RFC 5321.
 pub fn session_tolerance(config: &Config) -> smtp::TolerancePolicy {

@@ -4,11 +4,13 @@
 use std::sync::Arc;
 
 use filter::access::{AccessCheck, AccessRules, VerdictRules};
+use filter::greylist::GreylistFile;
+use filter::limits::RateLimits;
 use filter::{CheckChain, CheckFactory};
 use intake::{BodyMemoryBudget, IntakeContext, LoginPolicy};
 use lookup::directory::RecipientDirectory;
 use mail::{Address, EventLog, OperatorLog, QuotaCheck};
-use net::{ConnectionLimiter, ConnectionLimits};
+use net::{ConnectionLimiter, ConnectionLimits, GreetingDelays};
 use sender_auth::SenderAuth;
 use spool::Spool;
 
@@ -27,6 +29,10 @@ pub struct IntakeContextParts {
     pub access_rules: Option<Arc<AccessRules>>,
     /// The check of senders; None if it is off.
     pub sender_auth: Option<Arc<SenderAuth>>,
+    /// The limits over time.
+    pub rate_limits: Option<Arc<RateLimits>>,
+    /// What the greylist knows; None if it is off.
+    pub greylist: Option<Arc<GreylistFile>>,
     /// The policy services and milters.
     pub external_filters: Vec<Arc<dyn CheckFactory>>,
     /// What signs.
@@ -52,12 +58,15 @@ pub fn create(
     IntakeContext {
         spool,
         checks: check_chain(config, &policy, &operator_log),
+        rate_limits: policy.rate_limits,
+        greylist: policy.greylist,
         directory: policy.directory,
         event_log: log as Arc<dyn EventLog>,
         logs_subjects: config.log.subject,
         operator_log,
         load,
         connection_limiter: ConnectionLimiter::new(connection_limits(config, policy.sessions_max)),
+        greeting_delays: Arc::new(GreetingDelays::new(limits.delayed_greetings_max)),
         refusals: Arc::default(),
         commit_micros: Arc::default(),
         tls_handshakes: Arc::default(),
@@ -84,12 +93,15 @@ pub fn reload(previous: &IntakeContext, config: &Config, policy: IntakeContextPa
     IntakeContext {
         spool: previous.spool.clone(),
         checks: check_chain(config, &policy, &previous.operator_log),
+        rate_limits: policy.rate_limits,
+        greylist: policy.greylist,
         directory: policy.directory,
         event_log: previous.event_log.clone(),
         logs_subjects: config.log.subject,
         operator_log: previous.operator_log.clone(),
         load: previous.load.clone(),
         connection_limiter: previous.connection_limiter.with_limits(connection_limits(config, policy.sessions_max)),
+        greeting_delays: Arc::new(previous.greeting_delays.with_limit(limits.delayed_greetings_max)),
         refusals: previous.refusals.clone(),
         commit_micros: previous.commit_micros.clone(),
         tls_handshakes: previous.tls_handshakes.clone(),
@@ -118,9 +130,11 @@ fn check_chain(config: &Config, policy: &IntakeContextParts, log: &Arc<dyn Opera
         [check.clone() as Arc<dyn CheckFactory>, Arc::new(VerdictRules(check))]
     });
     let senders = policy.sender_auth.clone().map(|check| check as Arc<dyn CheckFactory>);
+    let limits = policy.rate_limits.clone().map(|limits| limits as Arc<dyn CheckFactory>);
+    let greylist = from_config::greylist_check(config, policy.greylist.as_deref());
     let external = policy.external_filters.iter().cloned();
     let signing = policy.signing.checks(config, policy.logins.as_ref(), log);
-    CheckChain::new(access.chain(senders).chain(external).chain(signing).collect())
+    CheckChain::new(access.chain(senders).chain(greylist).chain(limits).chain(external).chain(signing).collect())
 }
 
 fn connection_limits(config: &Config, sessions_max: usize) -> ConnectionLimits {

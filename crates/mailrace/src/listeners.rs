@@ -112,6 +112,7 @@ impl SessionParts<'_> {
             // The clients are users and not servers.
             adds_missing_headers: listener.protocol == ListenerProtocol::Submission,
             is_from_content_filter: listener.from_content_filter,
+            greeting: listener.greeting.clone(),
             proxy_protocol_networks: listener.proxies.clone(),
         };
         BoundListener::new(socket, listener.protocol.name(), self.commit_notifiers.iter().map(service))

@@ -205,7 +205,7 @@ impl RunningServer {
             quota_counter: self.quota_counter.as_ref(),
             sts_policies: self.sts_policies.as_ref(),
             senders: &self.senders,
-            logins: self.intake.logins.as_ref(),
+            intake: &self.intake,
             retrieval: &self.retrieval,
         };
         let secret = logins::load_or_create_secret(new)?;

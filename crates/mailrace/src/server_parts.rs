@@ -9,7 +9,9 @@ use anyhow::Context;
 use config::{Config, ListenerSettings};
 use control::{AdaptiveValue, AddressExplainer, Bounds, ControlParts};
 use dispatch::{ClassifierRules, DispatcherConfig, NoticeConfig};
+use filter::ClientNames;
 use filter::access::AccessRules;
+use filter::limits::RateLimits;
 use intake::drop_folder::{self, DropFolderConfig, DropSubmitter};
 use intake::{IntakeContext, LoginPolicy};
 use lookup::directory::RecipientDirectory;
@@ -22,7 +24,7 @@ use tokio::runtime::Runtime;
 
 use crate::drop_notices::DropNoticeComposer;
 use crate::exit::{self, ExitError};
-use crate::from_config::{self, DnsblLists};
+use crate::from_config::{self, DnsHostNames, DnsblLists};
 use crate::intake_context::IntakeContextParts;
 use crate::logins::{self, PreviousCredentialChecker, ServerSecret};
 use crate::mailbox_locator::DirectoryMailboxLocator;
@@ -81,8 +83,8 @@ pub struct PreviousParts<'a> {
     pub sts_policies: Option<&'a Arc<PolicyCache>>,
     /// What verifies, signs and rewrites senders for it.
     pub senders: &'a SenderParts,
-    /// Its logins.
-    pub logins: Option<&'a LoginPolicy>,
+    /// What its sessions use.
+    pub intake: &'a IntakeContext,
     /// Its parts of retrieval.
     pub retrieval: &'a RetrievalParts,
 }
@@ -128,19 +130,25 @@ impl ServerParts {
         let dispatcher =
             dispatcher_config(config, &tables, directory.clone(), rules(), router.clone(), counter, notices);
         let quotas = from_config::quota_checker(&dispatcher.local_transports, &directory, log).map(Arc::new);
-        let access_rules = from_config::compile_access_rules(config, &tables, &dnsbl_lists);
-        let rules_before = before.and_then(|before| before.access_rules);
-        let access_rules = access_rules.map(|rules| Arc::new(rules.with_counters_from(rules_before)));
         let auth_before = before.and_then(|before| Some((before.config, before.senders.auth.as_deref()?)));
         let auth = from_config::sender_auth(config, auth_before, reports)?;
         let problems = || Arc::new(from_config::throttled_log(log.clone())) as Arc<dyn OperatorLog>;
-        let external_filters = from_config::external_filters(config, auth.as_ref(), &problems())?;
+        let names = Arc::new(DnsHostNames::open(config, auth.as_ref())?);
+        let access_rules = from_config::compile_access_rules(config, &tables, &dnsbl_lists, &names);
+        let rules_before = before.and_then(|before| before.access_rules);
+        let access_rules = access_rules.map(|rules| Arc::new(rules.with_counters_from(rules_before)));
+        let external_filters = from_config::external_filters(config, &(names as Arc<dyn ClientNames>), &problems());
+        let intake_before = before.map(|before| before.intake);
+        let limits_before = intake_before.and_then(|before| before.rate_limits.as_deref());
+        let greylist_before = intake_before.and_then(|before| before.greylist.as_ref());
         let sessions = session_limits(config, limits)?;
         let intake = IntakeContextParts {
             directory: directory.clone(),
             postmaster: from_config::postmaster_address(config)?,
             access_rules: access_rules.clone(),
             sender_auth: auth.clone(),
+            rate_limits: RateLimits::new(&config.rate_limits, limits_before).map(Arc::new),
+            greylist: from_config::greylist_file(config, greylist_before, problems())?,
             external_filters,
             signing: signing.clone(),
             logins: logins(config, &tables, secret, before)?,
@@ -308,7 +316,7 @@ fn logins(
     before: Option<&PreviousParts<'_>>,
 ) -> anyhow::Result<Option<LoginPolicy>> {
     let before = before.and_then(|before| {
-        let (auth, logins) = before.config.auth.as_ref().zip(before.logins)?;
+        let (auth, logins) = before.config.auth.as_ref().zip(before.intake.logins.as_ref())?;
         Some(PreviousCredentialChecker { auth, tables: before.tables, credentials: &logins.credentials })
     });
     logins::open_credential_checker(config, tables, secret, before)

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | the PROXY header, if the client must send one | no slot for the wait, no valid header, a stop |
 //! | admission: overload, then the limits of the client | with a reply in clear text |
+//! | the delay before the greeting, if the service has one | the client is gone, a stop |
 //! | the service's own check | with a reply in clear text, closed gracefully; a stop |
 //! | the TLS handshake, if TLS is implicit | it failed, there is no TLS server, a stop |
 //!
@@ -21,6 +22,7 @@ use mail::{Networks, TlsInfo};
 use tokio::net::TcpStream;
 
 use crate::drive::{close_gracefully, discard_input, drive_connection};
+use crate::greeting_delay::{DelayOutcome, GreetingDelay};
 use crate::proxy::receive_proxy_header;
 use crate::{
     ConnectionHandler, ConnectionLimiter, ConnectionRefusal, ProxyHeader, ServerStream, SessionPermit, StopReceiver,
@@ -48,11 +50,16 @@ pub trait Service: Sized + Send + Sync + 'static {
 
     /// Whether the load is too high for this client. Asked for each connection.
     fn is_overloaded_for(&self, client: IpAddr) -> bool;
-    /// The client was admitted: the service's own check. The error is the reply that refuses it.
-    /// None: `stop` came while the check waited.
+    /// How long the client must be silent before the check. None: it need not.
+    fn greeting_delay(&self, _client: IpAddr) -> Option<GreetingDelay> {
+        None
+    }
+    /// The client was admitted: the service's own check. `is_early_talker`: it talked during the delay.
+    /// The error is the reply that refuses it. None: `stop` came while the check waited.
     fn check_client(
         &self,
         client: IpAddr,
+        is_early_talker: bool,
         stop: &StopReceiver,
     ) -> impl Future<Output = Option<Result<Self::Checked, Vec<u8>>>> + Send;
     /// The session of an admitted client begins.
@@ -139,7 +146,15 @@ pub async fn serve_connection<S: Service>(service: S, mut stream: TcpStream, cli
         Ok(permit) => permit,
         Err(reason) => return refuse(&service, &stream, client, reason),
     };
-    let checked = match service.check_client(client, &stop).await {
+    let is_early_talker = match service.greeting_delay(client) {
+        // Boxed, so that sessions without a delay do not reserve memory for it.
+        Some(delay) => match Box::pin(delay.wait_for(&stream, stop.clone())).await {
+            DelayOutcome::Ended => return,
+            outcome => outcome == DelayOutcome::Early,
+        },
+        None => false,
+    };
+    let checked = match service.check_client(client, is_early_talker, &stop).await {
         Some(Ok(checked)) => checked,
         Some(Err(reply)) => {
             send_reply(&service, &stream, &reply);

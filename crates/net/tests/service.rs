@@ -89,7 +89,12 @@ impl Service for FileService {
         self.0.overloaded
     }
 
-    async fn check_client(&self, _client: IpAddr, _stop: &StopReceiver) -> Option<Result<(), Vec<u8>>> {
+    async fn check_client(
+        &self,
+        _client: IpAddr,
+        _is_early_talker: bool,
+        _stop: &StopReceiver,
+    ) -> Option<Result<(), Vec<u8>>> {
         Some(self.0.refusal.map_or(Ok(()), |reply| Err(reply.into())))
     }
 

@@ -62,7 +62,12 @@ impl<P: RetrievalProtocol> Service for RetrievalListener<P> {
         is_reserved && !self.context.reserved_networks.contains(client)
     }
 
-    async fn check_client(&self, _client: IpAddr, _stop: &StopReceiver) -> Option<Result<(), Vec<u8>>> {
+    async fn check_client(
+        &self,
+        _client: IpAddr,
+        _is_early_talker: bool,
+        _stop: &StopReceiver,
+    ) -> Option<Result<(), Vec<u8>>> {
         Some(Ok(()))
     }
 

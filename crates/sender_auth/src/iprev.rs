@@ -29,6 +29,8 @@ pub struct IprevCheck {
     /// The first name of the client that has its address; in lower case. None unless the result is
     /// [`IprevResult::Pass`].
     pub name: Option<Box<str>>,
+    /// The first name of the client, if the result is [`IprevResult::Fail`].
+    pub unconfirmed: Option<Box<str>>,
 }
 
 impl IprevResult {
@@ -45,19 +47,20 @@ impl IprevResult {
 
 /// Checks the reverse name of a client.
 pub async fn check(dns: &dyn DnsLookup, client: IpAddr) -> IprevCheck {
-    let without_name = |result| IprevCheck { result, name: None };
+    let without_name = |result| IprevCheck { result, name: None, unconfirmed: None };
     let names = match reverse_names(dns, client).await {
         ReverseNames::Named(names) => names,
         ReverseNames::Unnamed => return without_name(IprevResult::PermError),
         ReverseNames::Unanswered => return without_name(IprevResult::TempError),
     };
     let mut result = IprevResult::Fail;
-    for name in names {
-        match has_address(dns, &name, client).await {
-            Some(true) => return IprevCheck { result: IprevResult::Pass, name: Some(name) },
+    for name in &names {
+        match has_address(dns, name, client).await {
+            Some(true) => return IprevCheck { name: Some(name.clone()), ..without_name(IprevResult::Pass) },
             Some(false) => {}
             None => result = IprevResult::TempError,
         }
     }
-    without_name(result)
+    let unconfirmed = names.into_iter().next().filter(|_| result == IprevResult::Fail);
+    IprevCheck { unconfirmed, ..without_name(result) }
 }

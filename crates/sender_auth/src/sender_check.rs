@@ -121,7 +121,7 @@ impl SenderVerdicts {
     }
 }
 
-const LATE_NAME: IprevCheck = IprevCheck { result: iprev::IprevResult::TempError, name: None };
+const LATE_NAME: IprevCheck = IprevCheck { result: iprev::IprevResult::TempError, name: None, unconfirmed: None };
 
 fn late_spf(domain: &str) -> SpfCheck {
     let domain = dns::to_ascii(domain).unwrap_or_else(|| domain.to_ascii_lowercase().into());

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use filter::Stage;
-use filter::access::{RuleAction, RuleSubject};
+use filter::access::{HeloFault, ReverseNameState, RhsblSubject, RuleAction, RuleSubject};
 use mail::Reply;
 use route::DomainPattern;
 use sender_auth::{Method, VerificationSettings};
@@ -27,6 +27,24 @@ const STAGE: Keywords<Stage> = Keywords {
         ("message", Stage::Message),
     ],
     planned: &[],
+};
+
+const REVERSE_NAME: ValueKind<ReverseNameState> = ValueKind {
+    expected: "\"missing\" or \"unconfirmed\"",
+    parse: |v| {
+        let states = [ReverseNameState::Missing, ReverseNameState::Unconfirmed];
+        states.into_iter().find(|state| v.as_str() == Some(state.name()))
+    },
+};
+
+const HELO_FAULT: ValueKind<HeloFault> = ValueKind {
+    expected: "\"invalid\", \"not_qualified\", \"wrong_address\", \"own\" or \"unknown\"",
+    parse: |v| HeloFault::ALL.into_iter().find(|fault| v.as_str() == Some(fault.name())),
+};
+
+const RHSBL_SUBJECT: ValueKind<RhsblSubject> = ValueKind {
+    expected: "\"sender\", \"helo\", \"client_name\" or \"reverse_name\"",
+    parse: |v| RhsblSubject::ALL.into_iter().find(|subject| v.as_str() == Some(subject.name())),
 };
 
 /// The words for actions, before their replies are read.
@@ -107,7 +125,11 @@ fn rule(
         senders_in: table(&mut section, "senders_in"),
         recipients: non_empty_list(&mut section, "recipients", &value_kind::RECIPIENT_PATTERN),
         recipients_in: table(&mut section, "recipients_in"),
-        dnsbl: section.section("dnsbl").and_then(zone),
+        dnsbl: section.section("dnsbl").and_then(|mut zone| dns_list(&mut zone)),
+        rhsbl: section.section("rhsbl").and_then(rhsbl),
+        reverse_name: non_empty_list(&mut section, "reverse_name", &REVERSE_NAME),
+        helo_faults: non_empty_list(&mut section, "helo_is", &HELO_FAULT),
+        early_talker: early_talker(&mut section),
         verdicts: Method::ALL.iter().filter_map(|method| verdicts(&mut section, *method, senders)).collect(),
         dkim_domains: dkim_domains(&mut section, senders),
         action: RuleAction::Accept,
@@ -124,7 +146,7 @@ fn rule(
         }
     }
     // Users often have addresses that are listed because of others.
-    rule.users = section.take_or("users", &value_kind::FLAG, rule.dnsbl.is_none());
+    rule.users = section.take_or("users", &value_kind::FLAG, !rule.is_for_strangers());
     rule.action = action(&mut section, &rule)?;
     Some(rule)
 }
@@ -153,9 +175,25 @@ fn non_empty_list<T>(section: &mut Section<'_, '_>, key: &'static str, kind: &Va
     unspanned(list)
 }
 
-fn zone(mut section: Section<'_, '_>) -> Option<DnsblZone> {
+/// `false` would be a condition that most clients meet, which is never intended.
+fn early_talker(section: &mut Section<'_, '_>) -> bool {
+    let value = section.take_spanned("early_talker", &value_kind::FLAG);
+    if let Some(value) = value.as_ref().filter(|value| !value.get_ref()) {
+        let label = "expected true, or remove the key".to_owned();
+        section.report(value.span(), "early_talker", "has an invalid value", label);
+    }
+    value.is_some()
+}
+
+fn rhsbl(mut section: Section<'_, '_>) -> Option<(DnsblZone, Box<[RhsblSubject]>)> {
+    let subjects = non_empty_list(&mut section, "of", &RHSBL_SUBJECT);
+    let subjects = if subjects.is_empty() { vec![RhsblSubject::Sender] } else { subjects };
+    Some((dns_list(&mut section)?, subjects.into()))
+}
+
+fn dns_list(section: &mut Section<'_, '_>) -> Option<DnsblZone> {
     let zone = section.take_required("zone", &value_kind::HOST);
-    let codes = non_empty_list(&mut section, "codes", &value_kind::DNSBL_CODES);
+    let codes = non_empty_list(section, "codes", &value_kind::DNSBL_CODES);
     Some(DnsblZone { zone: zone?.into_inner(), codes })
 }
 
@@ -163,7 +201,8 @@ fn zone(mut section: Section<'_, '_>) -> Option<DnsblZone> {
 fn stage(section: &mut Section<'_, '_>, rule: &AccessRule) -> Stage {
     let of = |subject: RuleSubject, is_there: bool| is_there.then(|| subject.stage());
     let needed = [
-        of(RuleSubject::Helo, !rule.helos.is_empty() || rule.helos_in.is_some()),
+        of(RuleSubject::Helo, !rule.helos.is_empty() || rule.helos_in.is_some() || !rule.helo_faults.is_empty()),
+        rule.rhsbl.iter().flat_map(|(_, names)| names).map(|name| name.subject().stage()).max(),
         of(RuleSubject::Sender, !rule.senders.is_empty() || rule.senders_in.is_some()),
         of(RuleSubject::Recipient, !rule.recipients.is_empty() || rule.recipients_in.is_some()),
         of(RuleSubject::Verdict, !rule.verdicts.is_empty() || !rule.dkim_domains.is_empty()),
@@ -279,6 +318,10 @@ mod tests {
             ("clients = [\"192.0.2.1\"]\nstage = \"rcpt\"\n", Stage::Rcpt),
             ("senders = [\"<>\"]\nspf = [\"fail\", \"softfail\"]\n", Stage::Message),
             ("dkim_domains = [\"*.a.example\"]\n", Stage::Message),
+            ("reverse_name = [\"missing\"]\nearly_talker = true\n", Stage::Connect),
+            ("helo_is = [\"own\", \"unknown\"]\n", Stage::Helo),
+            ("rhsbl = { zone = \"list.example\" }\n", Stage::Mail),
+            ("rhsbl = { zone = \"list.example\", of = [\"reverse_name\", \"helo\"] }\n", Stage::Helo),
         ] {
             let rules = parse(&format!("[[access]]\n{named}action = \"hold\"\n")).unwrap();
             assert_eq!(
@@ -296,6 +339,10 @@ mod tests {
             ("users = false\n", false),
             ("dnsbl = { zone = \"list.example\" }\n", false),
             ("dnsbl = { zone = \"list.example\" }\nusers = true\n", true),
+            ("rhsbl = { zone = \"list.example\" }\n", false),
+            ("helo_is = [\"invalid\"]\n", false),
+            ("reverse_name = [\"unconfirmed\"]\n", false),
+            ("early_talker = true\n", false),
         ] {
             assert_eq!(parse(&format!("[[access]]\n{named}action = \"refuse\"\n")).unwrap()[0].users, users, "{named}");
         }
@@ -319,6 +366,12 @@ mod tests {
             ("action = \"hold\"\nspf = \"fail\"\nrecipients = [\"@a.example\"]", "is too late"),
             ("action = \"hold\"\nspf = \"fail\"\nstage = \"mail\"", "known only at \"message\""),
             ("action = \"hold\"\ndkim_domains = []", "is empty"),
+            ("action = \"hold\"\nhelo_is = []", "is empty"),
+            ("action = \"hold\"\nhelo_is = [\"odd\"]", "`access.helo_is` has an invalid value"),
+            ("action = \"hold\"\nreverse_name = [\"fail\"]", "`access.reverse_name` has an invalid value"),
+            ("action = \"hold\"\nearly_talker = false", "expected true, or remove the key"),
+            ("action = \"hold\"\nrhsbl = { of = [\"helo\"] }", "`access.rhsbl.zone` is missing"),
+            ("action = \"hold\"\nstage = \"connect\"\nrhsbl = { zone = \"a.example\" }", "known only at \"mail\""),
             ("action = \"hold\"\narc = \"fail\"\n[sender_auth]\narc = \"off\"", "`access.arc` never holds"),
             (
                 "list = \"l\"\naction = \"hold\"\n[[access]]\nlist = \"l\"\nsenders = [\"<>\"]\naction = \"hold\"",

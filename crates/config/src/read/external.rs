@@ -111,7 +111,7 @@ fn scope(section: &mut Section<'_, '_>, listeners: &[ListenerSettings]) -> Servi
 }
 
 /// Addresses of listeners that receive mail.
-fn listener_addresses(section: &mut Section<'_, '_>, listeners: &[ListenerSettings]) -> Vec<SocketAddr> {
+pub(super) fn listener_addresses(section: &mut Section<'_, '_>, listeners: &[ListenerSettings]) -> Vec<SocketAddr> {
     let named = section.list("listeners", &value_kind::ENDPOINT).unwrap_or_default();
     let receiving = || listeners.iter().filter(|listener| !listener.protocol.is_retrieval());
     let mut known = Vec::with_capacity(named.len());

@@ -15,6 +15,7 @@ pub(super) fn limits(document: &mut Section<'_, '_>) -> ClientLimits {
     ClientLimits {
         session: session(&mut s, defaults.session),
         connections: connections(&mut s, defaults.connections),
+        delayed_greetings_max: s.take_or("delayed_greetings", &ValueKind::COUNT, defaults.delayed_greetings_max),
         reading_sessions_max: s.take_or("reading_sessions", &ValueKind::COUNT, defaults.reading_sessions_max),
         expanded_recipients_max: s.take_or("expanded_recipients", &ValueKind::COUNT, defaults.expanded_recipients_max),
         body_memory_max: s.take_or("body_memory", &value_kind::SIZE, defaults.body_memory_max),

@@ -6,10 +6,12 @@ mod access;
 mod auth;
 mod domains;
 mod external;
+mod greylist;
 mod limits;
 mod message_routes;
 mod pipe;
 mod queues;
+mod rate_limits;
 mod relay_auth;
 mod reports;
 mod retrieval;
@@ -30,6 +32,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use intake::GreetingPolicy;
 use mail::Networks;
 use protocol::TlsMode;
 use toml::Spanned;
@@ -103,6 +106,8 @@ fn read_document(mut document: Section<'_, '_>, machine: &str) -> Config {
         access: access::rules(&mut document, &table_names, &sender_auth),
         milters: external::milters(&mut document, &listeners),
         policy_services: external::policy_services(&mut document, &listeners),
+        rate_limits: rate_limits::limits(&mut document, &listeners),
+        greylist: greylist::greylist(&mut document, &listeners, &data_dir),
         sender_auth,
         reports: reports::reports(&mut document),
         smtp: smtp(&mut document),
@@ -164,6 +169,7 @@ fn listeners(document: &mut Section<'_, '_>, inputs: &ListenerInputs<'_>) -> Vec
             require_auth,
             from_content_filter: false,
             proxies: Networks::default(),
+            greeting: GreetingPolicy::default(),
             sendfile: true,
             http: None,
             api: false,
@@ -191,6 +197,7 @@ fn listener(
         .flatten();
     let from_content_filter = from_content_filter(&mut section, protocol);
     let proxies = networks(&mut section, "proxy_from").unwrap_or_default();
+    let greeting = greeting(&mut section, protocol, tls);
     let endpoint = section.take_required("address", &value_kind::ENDPOINT)?;
     let place = endpoint.span();
     let Some(address) = endpoint.into_inner() else {
@@ -222,6 +229,7 @@ fn listener(
         require_auth,
         from_content_filter,
         proxies,
+        greeting,
         sendfile,
         http,
         api,
@@ -239,6 +247,22 @@ fn from_content_filter(section: &mut Section<'_, '_>, protocol: Option<ListenerP
     }
     wanted
 }
+
+/// What clients must do before the greeting. With TLS from the first byte, they have to talk first.
+fn greeting(section: &mut Section<'_, '_>, protocol: Option<ListenerProtocol>, tls: TlsMode) -> GreetingPolicy {
+    if protocol.is_none_or(ListenerProtocol::is_retrieval) || tls == TlsMode::Implicit {
+        let why = "expected only where mail is received, and not with tls = \"implicit\"";
+        ["greeting_delay", "greeting_exempt", "early_talkers"].into_iter().for_each(|key| section.reject(key, why));
+        return GreetingPolicy::default();
+    }
+    GreetingPolicy {
+        delay: section.take("greeting_delay", &value_kind::GREETING_DELAY),
+        exempt: networks(section, "greeting_exempt").unwrap_or_default(),
+        refuses_early_talkers: section.choice("early_talkers", &EARLY_TALKERS).unwrap_or(true),
+    }
+}
+
+const EARLY_TALKERS: Keywords<bool> = Keywords { supported: &[("refuse", true), ("accept", false)], planned: &[] };
 
 /// The name of another section.
 fn take_reference(

@@ -45,7 +45,12 @@ impl Service for ApiListener {
         false
     }
 
-    async fn check_client(&self, _client: IpAddr, _stop: &StopReceiver) -> Option<Result<(), Vec<u8>>> {
+    async fn check_client(
+        &self,
+        _client: IpAddr,
+        _is_early_talker: bool,
+        _stop: &StopReceiver,
+    ) -> Option<Result<(), Vec<u8>>> {
         Some(Ok(()))
     }
 

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use futures_util::future::join_all;
 use lookup::{LookupAnswer, Table};
 
-use super::{CompiledRule, ConditionMatcher, DnsblCheck, keys};
+use super::host_names::{KnownNames, find_names};
+use super::{CompiledRule, ConditionMatcher, DnsblCheck, RhsblCheck, keys};
 use crate::check::SessionInfo;
 
 /// The result of a condition.
@@ -17,6 +18,8 @@ pub(super) enum ConditionResult {
     Holds,
     /// It matches: the table has the subject, with this value.
     Value(String),
+    /// It matches: the DNS list has this name.
+    Listed(String),
     /// It does not match.
     Fails,
     /// The table is unavailable; the reason.
@@ -46,11 +49,18 @@ pub(super) fn check_in_memory(rule: &CompiledRule, info: &SessionInfo<'_>) -> Ve
             let mut signed = info.findings.iter().filter(|found| found.method == "dkim" && found.result == "pass");
             signed.any(|found| found.domain.as_deref().is_some_and(|domain| domains(domain)))
         }
-        ConditionMatcher::Table(..) | ConditionMatcher::Dnsbl(_) => true,
+        ConditionMatcher::EarlyTalker => info.is_early_talker,
+        ConditionMatcher::HeloFault(faults) => faults.has_evident_fault(info) || faults.host_to_ask(info).is_some(),
+        ConditionMatcher::ReverseName(..) => info.client.is_some_and(|client| !client.is_loopback()),
+        ConditionMatcher::Table(..) | ConditionMatcher::Dnsbl(_) | ConditionMatcher::Rhsbl(_) => true,
     };
     let result = |test: &ConditionMatcher| match test {
         _ if !holds(test) => ConditionResult::Fails,
-        ConditionMatcher::Table(..) | ConditionMatcher::Dnsbl(_) => ConditionResult::Pending,
+        ConditionMatcher::Table(..)
+        | ConditionMatcher::Dnsbl(_)
+        | ConditionMatcher::Rhsbl(_)
+        | ConditionMatcher::ReverseName(..) => ConditionResult::Pending,
+        ConditionMatcher::HeloFault(faults) if !faults.has_evident_fault(info) => ConditionResult::Pending,
         _ => ConditionResult::Holds,
     };
     rule.conditions.iter().map(|condition| result(&condition.test)).collect()
@@ -79,7 +89,9 @@ pub(super) async fn evaluate_conditions(
     mut results: Vec<Vec<ConditionResult>>,
     info: &SessionInfo<'_>,
 ) -> Vec<Vec<ConditionResult>> {
-    let groups = table_queries(rules, &results, info);
+    let names = find_names(rules, &results, info).await;
+    take_name_results(rules, &mut results, &names);
+    let groups = table_queries(rules, &results, &names, info);
     if groups.is_empty() {
         return results;
     }
@@ -88,10 +100,22 @@ pub(super) async fn evaluate_conditions(
     for (group, answers) in groups.iter().zip(answers) {
         for question in &group.conditions {
             let own = answers.get(question.keys.clone()).unwrap_or_default();
-            results[question.rule][question.condition] = condition_result(question.test, own);
+            let keys = &group.keys[question.keys.clone()];
+            results[question.rule][question.condition] = condition_result(question.test, keys, own);
         }
     }
     results
+}
+
+fn take_name_results(rules: &[&CompiledRule], results: &mut [Vec<ConditionResult>], names: &KnownNames) {
+    for (rule, results) in rules.iter().zip(results) {
+        let pending = rule.conditions.iter().zip(results).filter(|(_, result)| **result == ConditionResult::Pending);
+        for (condition, result) in pending {
+            if let Some(known) = names.result(&condition.test) {
+                *result = known;
+            }
+        }
+    }
 }
 
 async fn query_table(group: &AccessTableQuery<'_>) -> Vec<LookupAnswer> {
@@ -102,6 +126,7 @@ async fn query_table(group: &AccessTableQuery<'_>) -> Vec<LookupAnswer> {
 fn table_queries<'a>(
     rules: &[&'a CompiledRule],
     results: &[Vec<ConditionResult>],
+    names: &KnownNames,
     info: &SessionInfo<'_>,
 ) -> Vec<AccessTableQuery<'a>> {
     let mut groups: Vec<AccessTableQuery<'a>> = Vec::new();
@@ -116,6 +141,9 @@ fn table_queries<'a>(
                 }
                 ConditionMatcher::Table(subject, table) => (table, keys::subject_keys(*subject, info)),
                 ConditionMatcher::Dnsbl(dnsbl) => (&dnsbl.table, info.client.iter().map(ToString::to_string).collect()),
+                ConditionMatcher::Rhsbl(RhsblCheck { list, subjects, .. }) => {
+                    (&list.table, subjects.iter().filter_map(|subject| names.rhsbl_key(*subject, info)).collect())
+                }
                 _ => continue,
             };
             let group = match groups.iter().position(|group| Arc::ptr_eq(group.table, table)) {
@@ -133,8 +161,9 @@ fn table_queries<'a>(
     groups
 }
 
-fn condition_result(test: &ConditionMatcher, answers: &[LookupAnswer]) -> ConditionResult {
+fn condition_result(test: &ConditionMatcher, keys: &[String], answers: &[LookupAnswer]) -> ConditionResult {
     match test {
+        ConditionMatcher::Rhsbl(rhsbl) => rhsbl_result(&rhsbl.list, keys, answers),
         ConditionMatcher::Dnsbl(dnsbl) => dnsbl_result(dnsbl, answers),
         _ => table_result(answers),
     }
@@ -151,6 +180,19 @@ fn table_result(answers: &[LookupAnswer]) -> ConditionResult {
             ConditionResult::TableUnavailable(why.clone())
         }
     }
+}
+
+/// The first name in the list decides, whether the list answers for the others or not.
+fn rhsbl_result(list: &DnsblCheck, keys: &[String], answers: &[LookupAnswer]) -> ConditionResult {
+    let mut result = ConditionResult::Fails;
+    for (key, answer) in keys.iter().zip(answers) {
+        match dnsbl_result(list, std::slice::from_ref(answer)) {
+            ConditionResult::Holds => return ConditionResult::Listed(key.clone()),
+            ConditionResult::Fails => {}
+            unavailable => result = unavailable,
+        }
+    }
+    result
 }
 
 fn dnsbl_result(dnsbl: &DnsblCheck, answers: &[LookupAnswer]) -> ConditionResult {

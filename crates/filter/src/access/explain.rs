@@ -72,6 +72,7 @@ fn explain_rule(rule: &CompiledRule, results: &[ConditionResult], info: &Session
 fn describe_result(result: &ConditionResult) -> String {
     match result {
         ConditionResult::Holds => "yes".into(),
+        ConditionResult::Listed(name) => format!("yes, {name}"),
         ConditionResult::Value(value) if value.is_empty() => "yes".into(),
         ConditionResult::Value(value) if rule_verdict::is_understood(value) => format!("yes, {value:?}"),
         ConditionResult::Value(value) => format!("yes, {value:?}, which is not a known action"),

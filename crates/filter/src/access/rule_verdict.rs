@@ -53,7 +53,9 @@ pub(super) fn rule_verdict(
     match &rule.action {
         RuleAction::Accept => Some(RuleVerdict::Accept),
         RuleAction::Hold => Some(RuleVerdict::Hold),
-        RuleAction::Refuse(reply) => Some(RuleVerdict::Reject(reply.clone().unwrap_or_else(|| refusal(rule, client)))),
+        RuleAction::Refuse(reply) => {
+            Some(RuleVerdict::Reject(reply.clone().unwrap_or_else(|| refusal(rule, results, client))))
+        }
         RuleAction::Defer(reply) => {
             Some(RuleVerdict::Reject(reply.clone().unwrap_or_else(|| rule.stage.default_deferral_reply())))
         }
@@ -64,11 +66,16 @@ pub(super) fn rule_verdict(
     }
 }
 
-/// A listed client is told the name of the list, since only the client can ask to be removed.
-fn refusal(rule: &CompiledRule, client: Option<IpAddr>) -> Reply {
+/// A listed client is told the name of the list, since only the client can ask to be removed. Names in
+/// DNS lists are in ASCII.
+fn refusal(rule: &CompiledRule, results: &[ConditionResult], client: Option<IpAddr>) -> Reply {
     let usual = rule.stage.default_refusal_reply();
-    match (rule.dnsbl(), client) {
-        (Some(dnsbl), Some(client)) => Reply { text: format!("{client} is listed by {}", dnsbl.name).into(), ..usual },
+    let listed = results.iter().find_map(|result| match result {
+        ConditionResult::Listed(name) => Some(name.clone()),
+        _ => None,
+    });
+    match (rule.dnsbl(), listed.or_else(|| client.map(|client| client.to_string()))) {
+        (Some(list), Some(listed)) => Reply { text: format!("{listed} is listed by {}", list.name).into(), ..usual },
         _ => usual,
     }
 }

@@ -1,5 +1,7 @@
 //! Rules as a session evaluates them: their order, tables and DNS lists, and outages.
 
+mod names;
+
 use std::sync::Mutex;
 
 use lookup::{LookupAnswer, LookupFuture};

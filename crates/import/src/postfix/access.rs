@@ -46,10 +46,22 @@ pub(super) enum RuleCondition {
     Networks,
     /// Clients on a DNS list, with this action.
     Listed(PostfixDnsbl, &'static str),
+    /// Clients with a name or a greeting of this kind: the key in the rule, its value, and the action.
+    Named(NameCondition),
     /// What a table says.
     Table(AccessSubject, MapRef, AccessTableContent),
     /// Clients that use a sender from this table without logging in.
     Owned(String),
+}
+
+/// A condition on a name of the client.
+pub(super) struct NameCondition {
+    /// For the name of the rule.
+    pub(super) name: String,
+    pub(super) key: &'static str,
+    /// In TOML.
+    pub(super) value: String,
+    pub(super) action: &'static str,
 }
 
 impl ImportedRule {
@@ -58,7 +70,9 @@ impl ImportedRule {
         match &self.condition {
             RuleCondition::Networks => true,
             RuleCondition::All(_) | RuleCondition::Owned(_) => false,
-            RuleCondition::Listed(_, action) => *action == "accept",
+            RuleCondition::Listed(_, action) | RuleCondition::Named(NameCondition { action, .. }) => {
+                *action == "accept"
+            }
             RuleCondition::Table(_, _, content) => content.can_accept(),
         }
     }
@@ -96,14 +110,41 @@ const NOT_NEEDED: [(&str, &str); 13] = [
     ("defer_if_reject", "refused mail is refused, not deferred"),
 ];
 
+/// Restrictions about the names of clients and greetings, with the condition of a rule, and the parameter
+/// with the code of the reply and its default.
+const NAME_CHECKS: [(&str, &str, &str, (&str, &str)); 9] = [
+    ("reject_unknown_reverse_client_hostname", "reverse_name", MISSING_NAME, UNKNOWN_CLIENT),
+    ("reject_unknown_client_hostname", "reverse_name", UNKNOWN_NAME, UNKNOWN_CLIENT),
+    ("reject_unknown_client", "reverse_name", UNKNOWN_NAME, UNKNOWN_CLIENT),
+    ("reject_invalid_helo_hostname", "helo_is", "[\"invalid\"]", INVALID_HELO),
+    ("reject_invalid_hostname", "helo_is", "[\"invalid\"]", INVALID_HELO),
+    ("reject_non_fqdn_helo_hostname", "helo_is", "[\"not_qualified\"]", UNQUALIFIED_HELO),
+    ("reject_non_fqdn_hostname", "helo_is", "[\"not_qualified\"]", UNQUALIFIED_HELO),
+    ("reject_unknown_helo_hostname", "helo_is", "[\"unknown\"]", UNKNOWN_HELO),
+    ("reject_unknown_hostname", "helo_is", "[\"unknown\"]", UNKNOWN_HELO),
+];
+const UNKNOWN_CLIENT: (&str, &str) = ("unknown_client_reject_code", "450");
+const INVALID_HELO: (&str, &str) = ("invalid_hostname_reject_code", "501");
+const UNQUALIFIED_HELO: (&str, &str) = ("non_fqdn_reject_code", "504");
+const UNKNOWN_HELO: (&str, &str) = ("unknown_hostname_reject_code", "450");
+const MISSING_NAME: &str = "[\"missing\"]";
+const UNKNOWN_NAME: &str = "[\"missing\", \"unconfirmed\"]";
+
+/// Restrictions about DNS lists of domains, with the name that is looked up.
+const RHSBL: [(&str, &str); 5] = [
+    ("reject_rhsbl_client", "client_name"),
+    ("reject_rhsbl_reverse_client", "reverse_name"),
+    ("reject_rhsbl_helo", "helo"),
+    ("reject_rhsbl_sender", "sender"),
+    ("permit_rhswl_client", "client_name"),
+];
+
 /// Restrictions that are not supported, and why.
-const UNSUPPORTED: [(&str, &str); 14] = [
+const UNSUPPORTED: [(&str, &str); 12] = [
     ("check_policy_service", "policy services are not converted: add a [[policy_service]]"),
-    ("reject_rhsbl_", "DNS lists of domains are not supported"),
-    ("permit_rhswl_", "DNS lists of domains are not supported"),
-    ("reject_unknown_", "DNS names are not checked"),
-    ("reject_non_fqdn_", "not checked; use `helos_in` and `senders_in` for known names"),
-    ("reject_invalid_", "not checked"),
+    ("reject_rhsbl_recipient", "DNS lists are not asked for recipients"),
+    ("reject_unknown_", "the domains of senders are not looked up"),
+    ("reject_non_fqdn_", "not checked; use `senders_in` for known names"),
     ("reject_unverified_", "addresses are not verified at other servers"),
     ("reject_unlisted_sender", "the existence of senders is not checked"),
     (
@@ -301,6 +342,19 @@ impl Conversion<'_> {
                 None => ConvertedRestriction::Lost("the answers of this list cannot be translated"),
             };
         }
+        if let Some((_, subject)) = RHSBL.iter().find(|(known, _)| *known == rule) {
+            let action =
+                if rule.starts_with("permit") { "accept" } else { self.refusal_action("maps_rbl_reject_code") };
+            return match PostfixDnsbl::parse(argument) {
+                Some(zone) => ConvertedRestriction::Rule(RuleCondition::Named(NameCondition {
+                    name: zone.name.clone(),
+                    key: "rhsbl",
+                    value: zone.value_for(subject),
+                    action,
+                })),
+                None => ConvertedRestriction::Lost("the answers of this list cannot be translated"),
+            };
+        }
         self.convert_by_name(list, rule)
     }
 
@@ -312,6 +366,13 @@ impl Conversion<'_> {
             .filter(|_| has_logins && list < POSTSCREEN_LIST && OTHER_SENDER_CHECKS.contains(&rule))
         {
             return ConvertedRestriction::Rule(RuleCondition::Owned(owned));
+        }
+        if let Some((_, key, value, code)) = NAME_CHECKS.iter().find(|(known, ..)| *known == rule) {
+            let (parameter, default) = code;
+            let code = self.values.explicit_value(parameter).unwrap_or_else(|| (*default).to_owned());
+            let action = if code.starts_with('4') { "defer" } else { "refuse" };
+            let (name, value) = (rule.to_owned(), (*value).to_owned());
+            return ConvertedRestriction::Rule(RuleCondition::Named(NameCondition { name, key, value, action }));
         }
         if let Some((_, does)) = NOT_NEEDED.iter().find(|(known, _)| *known == rule) {
             return ConvertedRestriction::Same(does);

@@ -42,11 +42,20 @@ impl PostfixDnsbl {
 
     /// The value of `dnsbl` in a rule.
     pub(super) fn value(&self) -> String {
+        format!("{{ {} }}", self.keys())
+    }
+
+    /// The value of `rhsbl` in a rule that looks up this name.
+    pub(super) fn value_for(&self, subject: &str) -> String {
+        format!("{{ {}, of = [{}] }}", self.keys(), quoted(subject))
+    }
+
+    fn keys(&self) -> String {
         match self.codes.as_slice() {
-            [] => format!("{{ zone = {} }}", quoted(&self.name)),
+            [] => format!("zone = {}", quoted(&self.name)),
             codes => {
                 let codes = quoted_list(codes.iter().map(String::as_str));
-                format!("{{ zone = {}, codes = {codes} }}", quoted(&self.name))
+                format!("zone = {}, codes = {codes}", quoted(&self.name))
             }
         }
     }

@@ -3,7 +3,8 @@
 use mail::Address;
 
 use super::Conversion;
-use super::config_draft::quoted;
+use super::config_draft::{TomlSection, quoted};
+use super::listeners::quoted_networks;
 
 /// The kind of a parameter's value.
 #[derive(Clone, Copy)]
@@ -42,6 +43,8 @@ const NUMBERS: [(&str, &str, &str, NumberKind); 22] = [
     ("smtp_helo_timeout", "[transport.smtp]", "timeouts.banner", NumberKind::Span('s')),
     ("smtp_data_done_timeout", "[transport.smtp]", "timeouts.message", NumberKind::Span('s')),
 ];
+/// The longest time in which a limit refills: 31 days.
+const RATE_SECONDS_MAX: u64 = 31 * 86_400;
 /// Why zero is not supported.
 const NO_ZERO: &str = "0 means no limit; here there is always a limit";
 
@@ -72,7 +75,28 @@ impl Conversion<'_> {
         if self.values.explicit_value("delay_warning_time").is_none() {
             self.draft.section("[bounce]").set("delay_notice_after", quoted("0s"), "delay_warning_time by default");
         }
+        self.recipient_rate(unit.unwrap_or_default());
         self.retries();
+    }
+
+    /// The limit on recipients of a client, from which mynetworks are exempt.
+    fn recipient_rate(&mut self, seconds: u64) {
+        let name = "smtpd_client_recipient_rate_limit";
+        let Some(value) = self.values.explicit_value(name) else { return };
+        let most = match (value.parse::<u32>(), seconds) {
+            (Ok(0), _) => return self.draft.not_needed(name, "no limit"),
+            (Ok(most), 1..=RATE_SECONDS_MAX) => most,
+            _ => return self.draft.unsupported(name, "this is not a valid rate"),
+        };
+        let mut block = TomlSection::new("[[limit]]").key("name", quoted("recipients"), "");
+        block.set("by", quoted("client"), "");
+        block.set("recipients", quoted(&format!("{most}/{seconds}s")), name);
+        let exempt = self.main_inbound_service().map(|front| front.networks.clone()).unwrap_or_default();
+        if !exempt.is_empty() {
+            block.set("exempt", quoted_networks(&exempt), "mynetworks");
+        }
+        self.draft.mapped(name);
+        self.draft.add(block);
     }
 
     /// The retry schedule, which is the same in all queues.
@@ -111,7 +135,7 @@ impl Conversion<'_> {
             return;
         }
         for queue in ["local", "standard", "lame"] {
-            let block = super::config_draft::TomlSection::new("[[queue]]").key("name", quoted(queue), "");
+            let block = TomlSection::new("[[queue]]").key("name", quoted(queue), "");
             self.draft.add(block.key("retry", format!("{{ {} }}", parts.join(", ")), &from.join(", ")));
         }
     }
@@ -148,7 +172,7 @@ fn rate(number: u64, seconds: u64) -> Result<String, &'static str> {
 }
 
 /// A time in seconds; `unit` applies to values without one.
-fn duration_seconds(value: &str, unit: char) -> Option<u64> {
+pub(super) fn duration_seconds(value: &str, unit: char) -> Option<u64> {
     let unit = value.chars().last().filter(|c| c.is_ascii_alphabetic()).unwrap_or(unit);
     let number: u64 = value.trim_end_matches(|c: char| c.is_ascii_alphabetic()).parse::<u32>().ok()?.into();
     let seconds = match unit {

@@ -7,6 +7,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use super::Conversion;
 use super::config_draft::{TomlSection, quoted, quoted_list};
 use super::inbound_services::{self, InboundService, TlsLevel};
+use super::limits::duration_seconds;
 use super::master_cf::Service;
 use super::networks::IpNet;
 use super::restrictions::ClientKind;
@@ -22,6 +23,10 @@ const LISTENER_PARAMETERS: [&str; 5] = [
     "smtpd_use_tls",
     "postscreen_upstream_proxy_protocol",
 ];
+/// Postfix's default of postscreen_greet_wait.
+const GREET_SECONDS: u64 = 6;
+/// The longest delay here.
+const GREET_SECONDS_MAX: u64 = 60;
 const NO_CERTIFICATE: &str = "it needs a certificate: see smtpd_tls_chain_files in postconf(5), or [[certificate]]";
 
 impl Conversion<'_> {
@@ -79,6 +84,9 @@ impl Conversion<'_> {
             }
             TlsLevel::Never | TlsLevel::Offered => {}
         }
+        if inbound.uses_postscreen && !inbound.implicit_tls {
+            keys.extend(self.greeting_delay());
+        }
         if inbound.expects_proxy_protocol {
             let mut balancers = inbound_services::common_relay_networks(&self.inbound_services);
             if balancers.is_empty() {
@@ -93,6 +101,19 @@ impl Conversion<'_> {
             ));
         }
         Ok(keys)
+    }
+
+    /// The delay before the greeting, if postscreen refuses clients that talk earlier.
+    fn greeting_delay(&mut self) -> Option<ListenerKey> {
+        let action = self.values.value("postscreen_greet_action");
+        if !["enforce", "drop"].contains(&action.as_str()) {
+            return None;
+        }
+        ["postscreen_greet_action", "postscreen_greet_wait"].iter().for_each(|name| self.draft.mapped(name));
+        let given = self.values.explicit_value("postscreen_greet_wait");
+        let seconds = given.and_then(|text| duration_seconds(&text, 's')).unwrap_or(GREET_SECONDS);
+        let seconds = seconds.clamp(1, GREET_SECONDS_MAX);
+        Some(("greeting_delay", quoted(&format!("{seconds}s")), "postscreen_greet_wait"))
     }
 
     /// A listener for users.

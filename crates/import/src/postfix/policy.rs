@@ -6,7 +6,7 @@ use super::restrictions;
 use super::words::list;
 
 /// Parameters that are not needed, and why.
-const NOT_NEEDED: [(&str, &str); 45] = [
+const NOT_NEEDED: [(&str, &str); 49] = [
     ("alias_database", "tables are read as text and need no database"),
     ("allow_percent_hack", "a % in an address has no special meaning"),
     ("append_at_myorigin", "addresses are not changed"),
@@ -39,6 +39,10 @@ const NOT_NEEDED: [(&str, &str); 45] = [
     ("broken_sasl_auth_clients", "the old form of AUTH is not advertised; LOGIN is supported"),
     ("mail_name", "the server's name is always Mailrace"),
     ("mail_version", "the server's name is always Mailrace"),
+    ("unknown_client_reject_code", "rules refuse with 5xx; with a 4xx code here, they defer"),
+    ("invalid_hostname_reject_code", "rules refuse with 5xx; with a 4xx code here, they defer"),
+    ("non_fqdn_reject_code", "rules refuse with 5xx; with a 4xx code here, they defer"),
+    ("unknown_hostname_reject_code", "rules refuse with 5xx; with a 4xx code here, they defer"),
     ("maps_rbl_reject_code", "rules refuse with 5xx; with a 4xx code here, they defer"),
     ("parent_domain_matches_subdomains", "applied to the keys of access tables; see also relay_domains"),
     ("smtpd_client_event_limit_exceptions", "`relay.networks` are exempt from these limits"),
@@ -108,7 +112,7 @@ const BEHAVIOR_CHANGES: [(&str, &str); 33] = [
 
 /// Unsupported parameters that do not affect mail delivery, and what to use instead. A `*` is a
 /// wildcard at the start or end.
-const NOTES: [(&str, &str); 64] = [
+const NOTES: [(&str, &str); 63] = [
     ("bounce_queue_lifetime", "bounces have the same `lifetime` as other mail"),
     ("proxy_interfaces", "an MX host with such an address is recognized as this host only by the name in `hostname`"),
     ("receive_override_options", "there are no content filters"),
@@ -123,10 +127,9 @@ const NOTES: [(&str, &str); 64] = [
     ("smtp_tls_*", "see `tls` of [transport.smtp]"),
     ("tls_*", "[tls] has no such setting"),
     ("milter_*", "see [[milter]]"),
-    ("postscreen_*", "clients are not tested before they connect; see [limits]"),
+    ("postscreen_*", "clients are tested only by `greeting_delay` of [[listener]] and DNS lists"),
     ("smtpd_banner", "the greeting contains the host name"),
     ("smtpd_proxy_*", "proxy filters are not supported"),
-    ("smtpd_client_recipient_rate_limit", "the limit is on messages of a client, not on recipients"),
     ("smtpd_client_auth_rate_limit", "see [auth.throttle], which limits failed logins"),
     ("smtpd_client_new_tls_session_rate_limit", "the limit is on connections of a client, with or without TLS"),
     ("smtpd_authorized_xforward_hosts", "see `xclient_from`; client data from proxies is used, not only logged"),
@@ -310,7 +313,7 @@ impl Conversion<'_> {
         }
         if name.starts_with("postscreen_") && ["enforce", "drop"].contains(&&*self.values.value(name)) {
             self.draft.add_behavior_change(
-                "Mail from clients that fail postscreen's tests is accepted: clients are not tested here.",
+                "Mail from clients that fail postscreen's tests is accepted: clients are tested only before the greeting, and by DNS lists.",
             );
         }
         let used = format!("${name}");

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::Conversion;
-use super::access::{ImportedRule, LIST_NAMES, RuleCondition};
+use super::access::{ImportedRule, LIST_NAMES, NameCondition, RuleCondition};
 use super::access_table::{self, AccessAction, AccessSubject, AccessTableContent, group_by_action};
 use super::config_draft::{TomlSection, quoted};
 use super::listeners::quoted_networks;
@@ -63,6 +63,9 @@ impl Conversion<'_> {
             RuleCondition::Listed(zone, action) => {
                 self.add_rule(&of, &zone.name, &[("dnsbl", zone.value())], action, None);
             }
+            RuleCondition::Named(NameCondition { name, key, value, action }) => {
+                self.add_rule(&of, name, &[(key, value.clone())], action, None);
+            }
             RuleCondition::Owned(table) => {
                 let reply = Some("553 5.7.1 Sender address rejected: not logged in".to_owned());
                 let of = RuleOrigin { spares_users: true, ..of };
@@ -96,8 +99,8 @@ impl Conversion<'_> {
         of.list.iter().for_each(|list| block.set("list", quoted(list), ""));
         block.set("stage", quoted("rcpt"), "");
         conditions.iter().for_each(|(key, value)| block.set(key, value.clone(), ""));
-        // Rules with DNS lists exclude users by default; others must say so.
-        let leaves_out = conditions.iter().any(|(key, _)| *key == "dnsbl");
+        // Rules about names and DNS lists exclude users by default; others must say so.
+        let leaves_out = conditions.iter().any(|(key, _)| ["dnsbl", "rhsbl", "reverse_name", "helo_is"].contains(key));
         if self.has_users && of.spares_users != leaves_out {
             block.set("users", (!of.spares_users).to_string(), "");
         }

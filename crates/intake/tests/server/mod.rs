@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use filter::access::{AccessCheck, AccessRules, CompiledRule};
 use filter::{CheckChain, CheckFactory};
-use intake::{BodyMemoryBudget, CommitNotifier, IntakeContext, ListenerContext, ThrottledLog};
+use intake::{BodyMemoryBudget, CommitNotifier, GreetingPolicy, IntakeContext, ListenerContext, ThrottledLog};
 use load::policy::{Gauge, GaugeReading};
 use load::{GaugeReader, LoadMonitor};
 use lookup::directory::{self, LocalDomain, RecipientDirectory};
 use lookup::{LookupAnswer, Table};
 use mail::{EventLog, LoggedHeader, MailEvent, Networks, QueueId, Timestamp};
-use net::{ConnectionLimiter, ConnectionLimits, RATED_CLIENTS_MAX, StopSender};
+use net::{ConnectionLimiter, ConnectionLimits, GreetingDelays, RATED_CLIENTS_MAX, StopSender};
 use protocol::TlsMode;
 use protocol::sasl::{self, Mechanism};
 use protocol::smtp::server::{AuthConfig, MailProtocol, SessionLimits, SmtpServerConfig as Machine, TolerancePolicy};
@@ -144,6 +144,7 @@ impl Server {
             is_from_content_filter: false,
             proxy_protocol_networks: balancers,
             adds_missing_headers: completes,
+            greeting: GreetingPolicy::default(),
         };
         let listener = net::bind((Ipv4Addr::LOCALHOST, 0).into(), 16).unwrap();
         let address = listener.local_addr().unwrap();
@@ -284,6 +285,7 @@ fn context(
         operator_log: Arc::new(ThrottledLog::new(move |what, _| log_lines.lock().unwrap().push(what.to_owned()))),
         load,
         connection_limiter: ConnectionLimiter::new(GATE_LIMITS),
+        greeting_delays: Arc::new(GreetingDelays::new(100)),
         refusals: Arc::default(),
         commit_micros: Arc::default(),
         tls_handshakes: Arc::default(),
@@ -295,6 +297,8 @@ fn context(
         logs_subjects: true,
         proxy_networks: Networks::default(),
         checks: CheckChain::default(),
+        rate_limits: None,
+        greylist: None,
         body_memory: BodyMemoryBudget::new(1 << 20, 256 << 10),
         expanded_recipients_max: 10,
         message_wait_max: Duration::ZERO,

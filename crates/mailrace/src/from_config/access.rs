@@ -7,15 +7,18 @@ use std::time::Duration;
 
 use anyhow::Context;
 use dns::ResolverConfig;
-use filter::access::{AccessCondition, AccessRules, CompiledRule, ConditionMatcher, DnsblCheck, RuleSubject};
+use filter::access::{
+    AccessCondition, AccessRules, CompiledRule, ConditionMatcher, DnsblCheck, HeloFaults, RhsblCheck, RuleSubject,
+};
 use lookup::dnsbl::{Dnsbl, DnsblConfig};
 use lookup::layers::{BackendSettings, BackendTable, CacheSettings};
 use lookup::{Table, TableEventHandler};
 use mail::Address;
 use sender_auth::Method;
 
+use super::DnsHostNames;
 use crate::tables::OpenTables;
-use config::{AccessRule, Config, DomainPattern, EnvelopePattern};
+use config::{AccessRule, Config, DnsblZone, DomainPattern, EnvelopePattern};
 use mail::Networks;
 
 /// The longest time that an answer is cached, whatever `[dns]` allows: a client that is removed
@@ -55,7 +58,7 @@ impl DnsblLists {
         let dns = &config.dns;
         let are_asked_as_before = self.dns.as_ref() == Some(dns);
         let mut open: BTreeMap<Box<str>, Arc<dyn Table>> = BTreeMap::new();
-        for zone in config.access.iter().filter_map(|rule| Some(&rule.dnsbl.as_ref()?.zone)) {
+        for zone in config.access.iter().flat_map(|rule| rule.dns_lists()).map(|list| &list.zone) {
             if open.contains_key(zone) {
                 continue;
             }
@@ -66,6 +69,11 @@ impl DnsblLists {
             open.insert(zone.clone(), table);
         }
         Ok(DnsblLists { dns: Some(dns.clone()), open })
+    }
+
+    fn check(&self, zone: &DnsblZone) -> DnsblCheck {
+        let table = self.open.get(&zone.zone).expect("the list of every rule is open").clone();
+        DnsblCheck { name: zone.zone.clone(), table, codes: zone.codes.clone() }
     }
 
     /// All lists.
@@ -82,8 +90,18 @@ fn open_list(zone: &str, dns: &ResolverConfig, events: &TableEventHandler) -> an
 }
 
 /// The rules; None if there are none. Tables and lists must belong to the same configuration.
-pub fn compile_access_rules(config: &Config, tables: &OpenTables, lists: &DnsblLists) -> Option<AccessRules> {
-    AccessRules::new(config.access.iter().map(|rule| compile_rule(rule, tables, lists)).collect())
+pub fn compile_access_rules(
+    config: &Config,
+    tables: &OpenTables,
+    lists: &DnsblLists,
+    names: &Arc<DnsHostNames>,
+) -> Option<AccessRules> {
+    let compile = |rule| {
+        let mut compiled = compile_rule(rule, tables, lists);
+        compiled.conditions.extend(name_conditions(rule, &config.hostname, lists, names));
+        compiled
+    };
+    AccessRules::new(config.access.iter().map(compile).collect())
 }
 
 fn compile_rule(rule: &AccessRule, tables: &OpenTables, lists: &DnsblLists) -> CompiledRule {
@@ -100,14 +118,43 @@ fn compile_rule(rule: &AccessRule, tables: &OpenTables, lists: &DnsblLists) -> C
     conditions.extend(in_table(RuleSubject::Sender, "senders_in", &rule.senders_in));
     conditions.extend(in_table(RuleSubject::Recipient, "recipients_in", &rule.recipients_in));
     if let Some(zone) = &rule.dnsbl {
-        let table = lists.open.get(&zone.zone).expect("the list of every rule is open").clone();
-        let codes = zone.codes.clone();
-        let test = ConditionMatcher::Dnsbl(DnsblCheck { name: zone.zone.clone(), table, codes });
+        let test = ConditionMatcher::Dnsbl(lists.check(zone));
         conditions.push(AccessCondition { text: format!("dnsbl {}", zone.zone).into(), test });
     }
     conditions.extend(verdict_conditions(rule));
     let (name, list, action) = (rule.name.clone(), rule.list.clone(), rule.action.clone());
     CompiledRule { name, list, stage: rule.stage, applies_to_users: rule.users, conditions, action }
+}
+
+/// The conditions on names, and on when the client talked.
+fn name_conditions(
+    rule: &AccessRule,
+    hostname: &str,
+    lists: &DnsblLists,
+    names: &Arc<DnsHostNames>,
+) -> Vec<AccessCondition> {
+    let mut conditions = Vec::new();
+    let mut add = |key: &str, words: Vec<&str>, test: ConditionMatcher| {
+        conditions.push(AccessCondition { text: format!("{key} {}", words.join(", ")).into(), test });
+    };
+    if rule.early_talker {
+        add("early_talker", vec!["true"], ConditionMatcher::EarlyTalker);
+    }
+    if !rule.reverse_name.is_empty() {
+        let words = rule.reverse_name.iter().map(|state| state.name()).collect();
+        let test = ConditionMatcher::ReverseName(names.clone(), rule.reverse_name.clone().into());
+        add("reverse_name", words, test);
+    }
+    if !rule.helo_faults.is_empty() {
+        let words = rule.helo_faults.iter().map(|fault| fault.name()).collect();
+        let (faults, own_name) = (rule.helo_faults.clone().into(), hostname.to_ascii_lowercase().into());
+        add("helo_is", words, ConditionMatcher::HeloFault(HeloFaults { faults, own_name, names: names.clone() }));
+    }
+    if let Some((zone, subjects)) = &rule.rhsbl {
+        let test = RhsblCheck { list: lists.check(zone), subjects: subjects.clone(), names: names.clone() };
+        add("rhsbl", vec![&*zone.zone], ConditionMatcher::Rhsbl(test));
+    }
+    conditions
 }
 
 /// The conditions on what verification found.

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use mail::Rate;
+use mail::{Allowance, Rate};
 
 /// The kind of event.
 #[derive(Clone, Copy, Debug)]
@@ -99,13 +99,8 @@ fn span(connections: Option<Rate>, messages: Option<Rate>) -> Duration {
 
 impl Bucket {
     fn take(&mut self, rate: Rate, now: Instant) -> bool {
-        let refill_time = rate.per / rate.count.max(1);
-        let full_at = self.full_at.map_or(now, |full_at| full_at.max(now)) + refill_time;
-        let has_one = rate.count > 0 && full_at.duration_since(now) <= rate.per;
-        if has_one {
-            self.full_at = Some(full_at);
-        }
-        has_one
+        let spent = Allowance::from(rate).spend(self.full_at.unwrap_or(now), 1, now);
+        spent.map(|full_at| self.full_at = Some(full_at)).is_ok()
     }
 }
 
