@@ -84,6 +84,8 @@ class Report:
 
     def finish(self, options):
         """Writes the files and prints the results; returns whether every target was met."""
+        if options.publish:
+            self._say_how_much_smaller(options.shrink)
         answer = self.answer(self) if self.answer else None
         print("\n".join(self._verdict_lines()))
         if answer:
@@ -93,6 +95,12 @@ class Report:
         if not options.whole:
             print(f"This was a trial: its results are in {folder.relative_to(ROOT)}.")
         return all(met is not False for _, _, met in self._verdicts())
+
+    def _say_how_much_smaller(self, shrink):
+        """In the first line, and in the notes, which state the usual counts."""
+        self.title += f", with every count or time divided by {shrink}"
+        self.notes.insert(0, f"`--shrink {shrink}`: counts and times below are the usual ones; those of this result were divided "
+                             f"by {shrink}, but no further than a run needs to mean something.")  # fmt: skip
 
     def _write(self, folder, options, answer):
         folder.mkdir(parents=True, exist_ok=True)
