@@ -14,14 +14,16 @@ _IMAGE_OCTETS = 24 << 30
 
 
 @contextlib.contextmanager
-def chosen(kind):
-    """Runs create their folders on a new file system of this kind; None keeps the default."""
+def chosen(kind, below=None):
+    """Runs create their folders on a new file system of this kind, whose image is below a folder of the run; None keeps
+    the default.
+    """
     if kind is None:
         yield
         return
     if os.geteuid() != 0:
         raise RuntimeError("mounting a file system needs root")
-    with machine.run_folder(kind) as folder, _mounted(folder, kind) as place:
+    with machine.run_folder(kind, below) as folder, _mounted(folder, kind) as place:
         before = os.environ.get("MAILRACE_BENCH_DIR")
         os.environ["MAILRACE_BENCH_DIR"] = str(place)
         try:

@@ -25,11 +25,12 @@ def bench_dir():
 
 
 @contextlib.contextmanager
-def run_folder(name):
-    """A new folder for one run; all users can enter it, since servers give up root."""
-    bench_dir().mkdir(parents=True, exist_ok=True)
-    bench_dir().chmod(0o755)
-    folder = pathlib.Path(tempfile.mkdtemp(prefix=f"{name}-", dir=bench_dir()))
+def run_folder(name, below=None):
+    """A new folder for one run, usually below `bench_dir`; all users can enter it, since servers give up root."""
+    below = below or bench_dir()
+    below.mkdir(parents=True, exist_ok=True)
+    below.chmod(0o755)
+    folder = pathlib.Path(tempfile.mkdtemp(prefix=f"{name}-", dir=below))
     folder.chmod(0o755)
     try:
         yield folder
