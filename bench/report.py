@@ -84,6 +84,8 @@ class Report:
 
     def finish(self, options):
         """Writes the files and prints the results; returns whether every target was met."""
+        if options.note:
+            self.notes.insert(0, options.note)
         if options.publish:
             self._say_how_much_smaller(options.shrink)
         answer = self.answer(self) if self.answer else None
