@@ -22,6 +22,10 @@ RESULTS = pathlib.Path(__file__).resolve().parent / "results"
 TRIALS = ROOT / "target/bench"
 FORMAT = 1  # of the JSON
 _FIGURES = ("rate", "cpu_per_thousand", "load_cpu_per_thousand")  # of `Figure` there; other ratios, and those of differences, become checks
+_SMALLER_NOTE = (
+    "The notes state the usual counts and times. Those of this result were divided as its first line says, but no further "
+    "than a run needs to mean something."
+)
 _DATE = "%Y-%m-%d %H:%M UTC"  # as `machine.describe` writes it
 _FACT_OF_SERVER = {"smbd": "samba"}  # where the name of the version among the machine's facts differs
 
@@ -87,7 +91,8 @@ class Report:
         if options.note:
             self.notes.insert(0, options.note)
         if options.publish:
-            self._say_how_much_smaller(options.shrink)
+            self.title += options.smaller
+            self.notes.insert(0, _SMALLER_NOTE)
         answer = self.answer(self) if self.answer else None
         print("\n".join(self._verdict_lines()))
         if answer:
@@ -97,12 +102,6 @@ class Report:
         if not options.whole:
             print(f"This was a trial: its results are in {folder.relative_to(ROOT)}.")
         return all(met is not False for _, _, met in self._verdicts())
-
-    def _say_how_much_smaller(self, shrink):
-        """In the first line, and in the notes, which state the usual counts."""
-        self.title += f", with every count or time divided by {shrink}"
-        self.notes.insert(0, f"`--shrink {shrink}`: counts and times below are the usual ones; those of this result were divided "
-                             f"by {shrink}, but no further than a run needs to mean something.")  # fmt: skip
 
     def _write(self, folder, options, answer):
         folder.mkdir(parents=True, exist_ok=True)

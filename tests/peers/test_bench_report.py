@@ -74,14 +74,15 @@ class FileOfResults(unittest.TestCase):
     def test_a_smaller_run_that_is_kept_says_so_in_its_first_line(self):
         command = "bench/run mass --shrink 20 --publish"
         options = types.SimpleNamespace(
-            suffix="", command=command, whole=True, publish=True, note="Something else ran.", shrink=20, begun=0.0,
+            suffix="", command=command, whole=True, publish=True, note="Something else ran.", smaller=", only a 20th",
+            begun=0.0,
         )  # fmt: skip
         with tempfile.TemporaryDirectory() as folder, unittest.mock.patch("report.RESULTS", pathlib.Path(folder)):
             made().finish(options)
             page, facts = ((pathlib.Path(folder) / f"mass.{kind}").read_text() for kind in ("md", "json"))
-        self.assertTrue(page.startswith("# Mass mail, with every count or time divided by 20\n"), page)
+        self.assertTrue(page.startswith("# Mass mail, only a 20th\n"), page)
         self.assertIn(f"Written by `{command}`.", page)
-        self.assertIn("divided by 20", json.loads(facts)["title"])
+        self.assertIn("only a 20th", json.loads(facts)["title"])
         self.assertIn("Something else ran.", json.loads(facts)["notes"])
         self.assertIs(json.loads(facts)["is_trial"], False)
 
