@@ -27,9 +27,10 @@ def bench_dir():
 @contextlib.contextmanager
 def run_folder(name, below=None):
     """A new folder for one run, usually below `bench_dir`; all users can enter it, since servers give up root."""
-    below = below or bench_dir()
-    below.mkdir(parents=True, exist_ok=True)
-    below.chmod(0o755)
+    if below is None:
+        below = bench_dir()
+        below.mkdir(parents=True, exist_ok=True)
+        below.chmod(0o755)
     folder = pathlib.Path(tempfile.mkdtemp(prefix=f"{name}-", dir=below))
     folder.chmod(0o755)
     try:

@@ -41,7 +41,6 @@ _SOMAXCONN = pathlib.Path("/proc/sys/net/core/somaxconn")
 _TIMEOUT_SECONDS = 5
 _EMPTY_SECONDS_MAX = 300
 _MESSAGE_DISK_OCTETS = 20_000
-_MEMORY = pathlib.Path("/dev/shm")
 _BACKUP_OCTETS = 512 << 20
 
 QUEUE, MOUNT_MAIL, MOUNT_FILES, SCHEDULER, READ_AHEAD = (
@@ -156,16 +155,16 @@ class PatientSource(Source):
 
 def scenario(options):
     """Runs all rounds, in namespaces of their own."""
-    return _in_namespaces(options, None, _run)
+    return _in_namespaces(options, "ext4", _run)
 
 
 def scheduler_scenario(options):
     """The same, on a disk in memory."""
-    return _in_namespaces(options, _MEMORY, _run_scheduler)
+    return _in_namespaces(options, "memory", _run_scheduler)
 
 
-def _in_namespaces(options, below, run):
-    """Runs it with a host on a file system whose image is below this folder."""
+def _in_namespaces(options, kind, run):
+    """Runs it with a host on a new file system of this kind."""
     if os.geteuid() != 0:
         raise RuntimeError("namespaces and mounts need root")
     if options.on is not None:
@@ -176,7 +175,7 @@ def _in_namespaces(options, below, run):
             environment = os.environ | {_INSIDE: "1"}
             return subprocess.run(line, env=environment, pass_fds=guard.inherited()).returncode == 0
     machine.run("ip", "link", "set", "lo", "up")
-    with filesystem.chosen("ext4", below):
+    with filesystem.chosen(kind):
         place = pathlib.Path(os.environ["MAILRACE_BENCH_DIR"])
         place.chmod(0o755)
         with _Host(place) as host, machine.run_folder(options.name) as folder:

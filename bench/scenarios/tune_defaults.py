@@ -125,12 +125,23 @@ class _Found:
         line = [str(BINARY), "tune", command, *arguments, *runs]
         self.commands.append(" ".join(line))
         print(self.commands[-1], flush=True)
-        ran = subprocess.run(line, capture_output=True, text=True, timeout=_SECONDS_MAX)
-        if ran.returncode not in _DECIDED:
-            raise RuntimeError(f"{line} ended with {ran.returncode}: {ran.stderr}")
-        result = json.loads(ran.stdout)
+        result = json.loads(_output(line))
         print(result["result"]["answer"], flush=True)
         return result
+
+
+def _output(line):
+    """What the command prints. If the run is ended, the command is ended by a signal, so that its server is not left."""
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(line, **streams) as process:
+        try:
+            output, errors = process.communicate(timeout=_SECONDS_MAX)
+        except BaseException:
+            process.terminate()
+            raise
+    if process.returncode not in _DECIDED:
+        raise RuntimeError(f"{line} ended with {process.returncode}: {errors}")
+    return output
 
 
 def _answer(found):
