@@ -22,6 +22,10 @@ RESULTS = pathlib.Path(__file__).resolve().parent / "results"
 TRIALS = ROOT / "target/bench"
 FORMAT = 1  # of the JSON
 _FIGURES = ("rate", "cpu_per_thousand", "load_cpu_per_thousand")  # of `Figure` there; other ratios, and those of differences, become checks
+_SMALLER_NOTE = (
+    "The notes state the usual counts and times. Those of this result were divided as its first line says, but no further "
+    "than a run needs to mean something."
+)
 _DATE = "%Y-%m-%d %H:%M UTC"  # as `machine.describe` writes it
 _FACT_OF_SERVER = {"smbd": "samba"}  # where the name of the version among the machine's facts differs
 
@@ -84,6 +88,11 @@ class Report:
 
     def finish(self, options):
         """Writes the files and prints the results; returns whether every target was met."""
+        if options.note:
+            self.notes.insert(0, options.note)
+        if options.publish:
+            self.title += options.smaller
+            self.notes.insert(0, _SMALLER_NOTE)
         answer = self.answer(self) if self.answer else None
         print("\n".join(self._verdict_lines()))
         if answer:

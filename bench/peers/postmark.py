@@ -42,21 +42,21 @@ class Work:
 
 @dataclasses.dataclass(frozen=True)
 class Postmark(Work):
-    """The work done by postmark."""
+    """The work done by postmark, in the folder of its configuration: it has no space for paths of over 80 octets."""
 
-    def command(self, folder="DIR"):
+    def command(self):
         """The command line."""
-        return ["postmark", f"{folder}/postmark.conf"]
+        return ["postmark", "postmark.conf"]
 
-    def configuration(self, folder="DIR"):
+    def configuration(self):
         """postmark.conf."""
-        return _CONFIGURATION.format(pool=f"{folder}/pool", **dataclasses.asdict(self))
+        return _CONFIGURATION.format(pool="pool", **dataclasses.asdict(self))
 
     def run(self, _port, folder):
         """Creates the pool, works on it, and removes it."""
         (folder / "pool").mkdir()
-        (folder / "postmark.conf").write_text(self.configuration(folder))
-        ran = load.run(self.command(folder), seconds_max=self.seconds_max)
+        (folder / "postmark.conf").write_text(self.configuration())
+        ran = load.run(self.command(), seconds_max=self.seconds_max, folder=folder)
         if complaint := ran.complaints[0]:  # its exit status is always 0
             raise RuntimeError(f"postmark: {complaint.partition(chr(10))[0]}")
         return load.LoadResult(self.count, ran.seconds, ran.cpu_seconds)

@@ -43,6 +43,7 @@ MAILRACE_COUNT, POSTFIX_COUNT = 220_000, 11_000
 COUNT_OF_MANY = 22_000  # over the most connections, for all: opening one is a part of the work
 OCTETS = 2000
 PAIRS = 6
+_SMALL_SHRINK, _QUICK_SHRINK = 20, 50  # from the first on, a run has three of the five loads
 ALIAS_DOMAIN = "alias.test"
 _MESSAGE_DISK_OCTETS = 14_000  # a message, its queue record or file, and its share of the folders
 _SAMPLE_SECONDS = 0.5
@@ -80,6 +81,7 @@ NOTES = (
     "Mailrace's cache is that of its defaults, and empty at the start. `mailrace-replica` has the copy before the load begins.",
     f"The queue is counted about every {_SAMPLE_SECONDS:g} s, with `mailrace queue list --count` or in Postfix's folders. The CPU "
     "of the load includes that.",
+    f"With `--shrink {_SMALL_SHRINK}` or more, and in a quick trial, there are three of the five loads.",
     comparison.REST_NOTE,
 )
 
@@ -217,7 +219,7 @@ def scenario(options):
     machine.require_open_files(_OPEN_FILES)
     with machine.run_folder("postfix-ldap") as folder:
         directory = Directory(folder / "directory")
-        cases = tuple(Case(_label(*numbers), _sides(directory, *numbers)) for numbers in _numbers(options.quick))
+        cases = tuple(Case(_label(*numbers), _sides(directory, *numbers)) for numbers in _numbers(options.shrink >= _SMALL_SHRINK))
         compared = Comparison(
             "Recipients in a directory, from the 250 to the Maildir",
             {},
@@ -242,9 +244,9 @@ def scenario(options):
         return found.finish(options)
 
 
-def _numbers(is_quick):
-    """Pairs of addresses and connections; a quick trial has time for three."""
-    if is_quick:
+def _numbers(is_small):
+    """Pairs of addresses and connections; a small run has time for three."""
+    if is_small:
         most = ((ADDRESSES[-1], USUAL_CONNECTIONS), (USUAL_ADDRESSES, CONNECTIONS[-1]))
         return ((USUAL_ADDRESSES, USUAL_CONNECTIONS), *most)
     every = [(addresses, USUAL_CONNECTIONS) for addresses in ADDRESSES]
@@ -348,4 +350,4 @@ def _answer(found):
     return f"With {USUAL_ADDRESSES:,} addresses in the directory {'; '.join(parts)}." if parts else None
 
 
-SCENARIOS = {"postfix-ldap": Scenario(scenario, SIDES, PAIRS, quick_shrink=50)}
+SCENARIOS = {"postfix-ldap": Scenario(scenario, SIDES, PAIRS, _QUICK_SHRINK)}

@@ -1,20 +1,24 @@
 """What spoilt hosts cost: the same server on a sound host and on one on which `mailrace tune check` finds something.
 
-    spoilt-hosts    few connections may wait (somaxconn 16), the spool is mounted with sync and atime, the scheduler
-                    does not fit the disk, or the disk reads far ahead
+    spoilt-hosts        few connections may wait (somaxconn 16), the spool is mounted with sync and atime, the scheduler
+                        does not fit the disk, or the disk reads far ahead
+    spoilt-scheduler    the scheduler again, on a disk as fast as memory: alone, and while a backup reads it
 
-    sound           the value that `tune check` wants
-    spoilt          the other one
+    sound               the value that `tune check` wants
+    spoilt              the other one
 
-All of it happens in namespaces for the network, mounts and processes, and on a loop device of the run: no value of the
-machine is changed. Needs root.
+All of it happens in namespaces for the network, mounts and processes, and on a loop device of the run. Only the values
+of that device are the machine's; the guard puts them back even if the run is killed. Needs root.
 """
 
+import contextlib
 import dataclasses
 import functools
 import json
 import os
 import pathlib
+import re
+import signal
 import subprocess
 import sys
 import time
@@ -23,7 +27,7 @@ import comparison
 import filesystem
 import pairs
 from comparison import Case, Comparison, NullServer, Side
-from peers import load, machine
+from peers import guard, load, machine
 from peers.laboratory import Files, Source, latency_seconds
 from peers.mailrace import Mailrace
 
@@ -37,6 +41,7 @@ _SOMAXCONN = pathlib.Path("/proc/sys/net/core/somaxconn")
 _TIMEOUT_SECONDS = 5
 _EMPTY_SECONDS_MAX = 300
 _MESSAGE_DISK_OCTETS = 20_000
+_BACKUP_OCTETS = 512 << 20
 
 QUEUE, MOUNT_MAIL, MOUNT_FILES, SCHEDULER, READ_AHEAD = (
     "500 clients at once, somaxconn 4096 and 16",
@@ -45,6 +50,7 @@ QUEUE, MOUNT_MAIL, MOUNT_FILES, SCHEDULER, READ_AHEAD = (
     "mail to Maildirs, scheduler none and bfq",
     "mail to Maildirs, read-ahead 128 and 8,192 KiB",
 )
+ALONE, WITH_BACKUP = "mail to Maildirs, scheduler none and bfq", "the same while a backup reads the disk"
 NOTES = (
     f"500 clients: each sends one message on each connection, and gives up after {_TIMEOUT_SECONDS} s without a reply. The "
     "rate counts the messages that were answered 250; the others are in the checks.",
@@ -52,6 +58,13 @@ NOTES = (
     "Maildirs are on one ext4 on a loop device, whose file is on the disk of the machine.",
     "Small files: `mailrace bench files`, 300 transactions on 100 files, without syncs of its own.",
     "The unit differs between the cases: messages, and transactions.",
+    comparison.REST_NOTE,
+)
+
+SCHEDULER_NOTES = (
+    "Messages of 6,000 bytes over 50 connections to 100 Maildirs, until the queue is empty. Spool and Maildirs are on one "
+    "ext4 on a loop device, whose file is in memory, so that no other disk adds its noise; it is marked as an SSD.",
+    f"The backup is dd, which reads a file of {_BACKUP_OCTETS >> 20} MiB again and again, past the page cache.",
     comparison.REST_NOTE,
 )
 
@@ -103,6 +116,29 @@ class DeliverySide(HostSide):
 
 
 @dataclasses.dataclass(frozen=True)
+class BackupSide(DeliverySide):
+    """The same while another program reads the disk."""
+
+    def measure(self, server, place):
+        """Runs the load beside it."""
+        with _backup(place / "backup"):
+            return super().measure(server, place)
+
+
+@contextlib.contextmanager
+def _backup(file):
+    """Reads a file from the disk until the end."""
+    machine.run("dd", "if=/dev/zero", f"of={file}", "bs=1M", f"count={_BACKUP_OCTETS >> 20}", "conv=fsync")
+    read_once = f"dd if={file} of=/dev/null bs=1M iflag=direct status=none"
+    reader = subprocess.Popen(["sh", "-c", f"while {read_once}; do :; done"], start_new_session=True)
+    try:
+        yield
+    finally:
+        os.killpg(reader.pid, signal.SIGKILL)
+        reader.wait()
+
+
+@dataclasses.dataclass(frozen=True)
 class PatientSource(Source):
     """Clients that give up one by one."""
 
@@ -119,27 +155,56 @@ class PatientSource(Source):
 
 def scenario(options):
     """Runs all rounds, in namespaces of their own."""
+    return _in_namespaces(options, "ext4", _run)
+
+
+def scheduler_scenario(options):
+    """The same, on a disk in memory."""
+    return _in_namespaces(options, "memory", _run_scheduler)
+
+
+def _in_namespaces(options, kind, run):
+    """Runs it with a host on a new file system of this kind."""
     if os.geteuid() != 0:
         raise RuntimeError("namespaces and mounts need root")
     if options.on is not None:
-        raise RuntimeError("spoilt-hosts makes a file system of its own: leave out --on")
+        raise RuntimeError(f"{options.name} makes a file system of its own: leave out --on")
     if _INSIDE not in os.environ:
         line = [*_UNSHARE, sys.executable, *sys.argv]
-        return subprocess.run(line, env=os.environ | {_INSIDE: "1"}).returncode == 0
+        with guard.watching():
+            environment = os.environ | {_INSIDE: "1"}
+            return subprocess.run(line, env=environment, pass_fds=guard.inherited()).returncode == 0
     machine.run("ip", "link", "set", "lo", "up")
-    with filesystem.chosen("ext4"):
+    with filesystem.chosen(kind):
         place = pathlib.Path(os.environ["MAILRACE_BENCH_DIR"])
         place.chmod(0o755)
-        with _Host(place) as host, machine.run_folder("spoilt-hosts") as folder:
-            cases = _cases(host)
-            compared = Comparison(
-                "Sound and spoilt hosts", {}, tuple(_targets()), NOTES, unit="operation",
-                question="What does it cost if the host is not as `mailrace tune check` wants it?", answer=_answer,
-                case_name="host", cases=cases,
-            )  # fmt: skip
-            found = compared.measure("spoilt-hosts", folder, options)
-            found.checks = list(_checks(cases[0]))
-            return found.finish(options)
+        with _Host(place) as host, machine.run_folder(options.name) as folder:
+            return run(options, host, folder)
+
+
+def _run(options, host, folder):
+    cases = _cases(host)
+    compared = Comparison(
+        "Sound and spoilt hosts", {}, tuple(_targets()), NOTES, unit="operation",
+        question="What does it cost if the host is not as `mailrace tune check` wants it?", answer=_answer,
+        case_name="host", cases=cases,
+    )  # fmt: skip
+    found = compared.measure("spoilt-hosts", folder, options)
+    found.checks = list(_checks(cases[0]))
+    return found.finish(options)
+
+
+def _run_scheduler(options, host, folder):
+    source = Source(20_000, sessions=50, recipient="user{}@bench.test", users=100)
+    sides = {ALONE: DeliverySide, WITH_BACKUP: BackupSide}
+    compared = Comparison(
+        "A scheduler that does not fit the disk", {},
+        tuple(pairs.Target(SPOILT, SOUND, figure, case=label) for label in sides for figure in ("rate", "cpu_per_thousand")),
+        SCHEDULER_NOTES, question="What does the scheduler bfq cost on an SSD?", answer=_scheduler_answer, case_name="disk",
+        cases=tuple(Case(label, _both(host, functools.partial(side, _delivering, source, _MESSAGE_DISK_OCTETS), scheduler="bfq"))
+                    for label, side in sides.items()),
+    )  # fmt: skip
+    return compared.measure("spoilt-scheduler", folder, options).finish(options)
 
 
 class _Host:
@@ -149,16 +214,22 @@ class _Host:
         self._place = place
         device = os.stat(place).st_dev
         self._queue = pathlib.Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}/queue").resolve()
-        self._before = {name: (self._queue / name).read_text().strip() for name in ("read_ahead_kb", "rotational")}
+        self._before = {name: self._value(name) for name in ("read_ahead_kb", "rotational", "scheduler")}
 
     def __enter__(self):
+        for name, value in self._before.items():
+            guard.remember(self._queue / name, value)
         self.sound()
         return self
 
     def __exit__(self, *_):
-        self.sound()
         for name, value in self._before.items():
             (self._queue / name).write_text(value)
+
+    def _value(self, name):
+        text = (self._queue / name).read_text().strip()
+        chosen = re.search(r"\[(.+?)\]", text)
+        return chosen[1] if chosen else text
 
     def sound(self, **other):
         """Sets everything as it is wanted, except for what is given."""
@@ -169,9 +240,12 @@ class _Host:
             (self._queue / name).write_text(other.get(name, value))
 
 
+def _both(host, side, **spoilt):
+    return {SOUND: side(set_host=host.sound), SPOILT: side(set_host=functools.partial(host.sound, **spoilt))}
+
+
 def _cases(host):
-    def both(side, **spoilt):
-        return {SOUND: side(set_host=host.sound), SPOILT: side(set_host=functools.partial(host.sound, **spoilt))}
+    both = functools.partial(_both, host)
 
     def mail(count):
         source = Source(count, sessions=50, recipient="user{}@bench.test", users=100)
@@ -213,12 +287,23 @@ def _checks(case):
 
 
 def _answer(found):
+    return _rates(found, (QUEUE, MOUNT_FILES, MOUNT_MAIL, SCHEDULER, READ_AHEAD))
+
+
+def _scheduler_answer(found):
+    return _rates(found, (ALONE, WITH_BACKUP))
+
+
+def _rates(found, labels):
     parts = []
-    for label in (QUEUE, MOUNT_FILES, MOUNT_MAIL, SCHEDULER, READ_AHEAD):
+    for label in labels:
         if ratio := found.ratio(SPOILT, SOUND, "rate", case=label):
             interval = pairs.in_words(found.interval(SPOILT, SOUND, "rate", case=label))
             parts.append(f"{label}: {ratio:.3g}{interval} times the rate")
     return f"{'; '.join(parts)}." if parts else None
 
 
-SCENARIOS = {"spoilt-hosts": Scenario(scenario, (SOUND, SPOILT), PAIRS)}
+SCENARIOS = {
+    "spoilt-hosts": Scenario(scenario, (SOUND, SPOILT), PAIRS),
+    "spoilt-scheduler": Scenario(scheduler_scenario, (SOUND, SPOILT), PAIRS),
+}

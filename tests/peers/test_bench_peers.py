@@ -1,16 +1,43 @@
-"""The servers that bench/run starts: what they are given depends on what they know."""
+"""The servers that bench/run starts: what they are given depends on what they know. And its guard: what a run has changed
+is put back, also if it is killed.
+"""
 
 import os
 import pathlib
+import signal
 import subprocess
+import sys
 import tempfile
+import time
 import unittest
 
 from harness import Mailrace
-from peers import postfix
+from peers import guard, postfix
 
 REFUSES = "#!/bin/sh\nexit 78\n"
 TAKES = "#!/bin/sh\nexit 0\n"
+SECONDS_MAX = 20
+# A run whose child changes a value, under the eyes of the guard.
+RUN = """\
+import pathlib, subprocess, sys, time
+from peers import guard
+path, waits = sys.argv[1:]
+if waits == "child":
+    guard.remember(path, "before")
+    guard.remember(path + ".gone", "before")
+    pathlib.Path(path).write_text("changed")
+    time.sleep(60)
+with guard.watching():
+    child = subprocess.Popen([sys.executable, __file__, path, "child"], pass_fds=guard.inherited())
+    while pathlib.Path(path).read_text() == "before":
+        time.sleep(0.01)
+    if waits == "ends":
+        child.kill()
+        child.wait()
+    else:
+        print(child.pid, flush=True)
+        time.sleep(60)
+"""
 
 
 class Senders(unittest.TestCase):
@@ -43,6 +70,36 @@ class Namespaces(unittest.TestCase):
             seen = subprocess.run(argv, capture_output=True, text=True, timeout=20, check=True).stdout
             self.assertEqual(seen, "nameserver 127.0.0.5\n")
         self.assertNotIn("127.0.0.5", pathlib.Path("/etc/resolv.conf").read_text())
+
+
+class Guard(unittest.TestCase):
+    def setUp(self):
+        made = tempfile.TemporaryDirectory()
+        self.addCleanup(made.cleanup)
+        self.value, self.run = pathlib.Path(made.name) / "value", pathlib.Path(made.name) / "run.py"
+        self.value.write_text("before")
+        self.run.write_text(RUN)
+        self.environment = os.environ | {"PYTHONPATH": str(pathlib.Path(guard.__file__).parents[1])}
+
+    def test_a_value_is_as_before_when_the_run_ends(self):
+        line = [sys.executable, self.run, self.value, "ends"]
+        subprocess.run(line, env=self.environment, timeout=SECONDS_MAX, check=True)
+        self.assertEqual(self.value.read_text(), "before")
+        self.assertFalse(self.value.with_suffix(".gone").exists())
+
+    def test_a_value_is_as_before_after_the_run_and_its_child_are_killed(self):
+        line = [sys.executable, self.run, self.value, "waits"]
+        run = subprocess.Popen(line, env=self.environment, stdout=subprocess.PIPE, text=True)
+        self.addCleanup(run.stdout.close)
+        child = int(run.stdout.readline())
+        self.assertEqual(self.value.read_text(), "changed")
+        run.kill()
+        run.wait()
+        os.kill(child, signal.SIGKILL)
+        deadline = time.monotonic() + SECONDS_MAX
+        while self.value.read_text() != "before" and time.monotonic() < deadline:
+            time.sleep(0.01)
+        self.assertEqual(self.value.read_text(), "before")
 
 
 if __name__ == "__main__":

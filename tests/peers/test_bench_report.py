@@ -6,8 +6,10 @@ import dataclasses
 import json
 import pathlib
 import sys
+import tempfile
 import types
 import unittest
+import unittest.mock
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "bench"))
 
@@ -68,6 +70,21 @@ class FileOfResults(unittest.TestCase):
         self.assertIn("| messages a second, mailrace / exim (400): at least 8 | 10.5 (8 to 13) | met |", lines)
         self.assertIn("| messages a second, exim (900) / exim (400) | 1.05 (0.8 to 1.3) |  |", lines)
         self.assertIn("| messages, mailrace / exim (400): at least 1 | 1 (1 to 1) | met |", lines)
+
+    def test_a_smaller_run_that_is_kept_says_so_in_its_first_line(self):
+        command = "bench/run mass --shrink 20 --publish"
+        options = types.SimpleNamespace(
+            suffix="", command=command, whole=True, publish=True, note="Something else ran.", smaller=", only a 20th",
+            begun=0.0,
+        )  # fmt: skip
+        with tempfile.TemporaryDirectory() as folder, unittest.mock.patch("report.RESULTS", pathlib.Path(folder)):
+            made().finish(options)
+            page, facts = ((pathlib.Path(folder) / f"mass.{kind}").read_text() for kind in ("md", "json"))
+        self.assertTrue(page.startswith("# Mass mail, only a 20th\n"), page)
+        self.assertIn(f"Written by `{command}`.", page)
+        self.assertIn("only a 20th", json.loads(facts)["title"])
+        self.assertIn("Something else ran.", json.loads(facts)["notes"])
+        self.assertIs(json.loads(facts)["is_trial"], False)
 
 
 class Differences(unittest.TestCase):

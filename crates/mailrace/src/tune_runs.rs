@@ -65,6 +65,7 @@ pub fn measure(loaded: &LoadedConfig, args: &TuneMeasureArgs) -> anyhow::Result<
             MeasuredFigure::Cpu => Figure::CpuPerThousand,
         },
         effect_min: args.effect_min,
+        gain_min: args.gain_min,
         rounds_max: args.rounds_max.into(),
         time_max: args.runs.time_max,
     };
@@ -97,7 +98,8 @@ pub fn measure(loaded: &LoadedConfig, args: &TuneMeasureArgs) -> anyhow::Result<
 pub fn search(loaded: &LoadedConfig, args: &TuneSearchArgs) -> anyhow::Result<()> {
     let inputs = Inputs::new(loaded, &args.runs, None)?;
     let target = args.parameter.target(args.runs.scenario, &inputs.settings).map_err(usage)?;
-    let plan = search_plan(args, &inputs.settings)?;
+    let in_force = target.present(&inputs.operator, args.runs.sessions.into(), &inputs.host);
+    let plan = search_plan(args, &inputs.settings, in_force.as_deref())?;
     check_sessions(&target, plan.high, loaded)?;
     let what = format!("{} is {target}", args.parameter);
     let mut trial = inputs.trial(target, None)?;
@@ -122,17 +124,20 @@ pub fn search(loaded: &LoadedConfig, args: &TuneSearchArgs) -> anyhow::Result<()
     }
 }
 
-fn search_plan(args: &TuneSearchArgs, settings: &ServerSettings) -> anyhow::Result<SearchPlan> {
+/// `in_force` is the value in the configuration; a default bound is never below it.
+fn search_plan(args: &TuneSearchArgs, settings: &ServerSettings, in_force: Option<&str>) -> anyhow::Result<SearchPlan> {
     let processors = thread::available_parallelism().map_or(1, |count| count.get() as u64);
     let bounds = args.parameter.bounds(args.runs.scenario, settings, processors);
     let low = args.min.unwrap_or(*bounds.start());
-    let high = args.max.unwrap_or(low.max(*bounds.end()));
+    let in_force = in_force.and_then(|text| args.parameter.in_force(text, settings, processors));
+    let high = args.max.unwrap_or(low.max(*bounds.end()).max(in_force.unwrap_or(0)));
     if low > high {
         return Err(usage_text(format!("--min is {low}, expected no more than --max, which is {high}")));
     }
     Ok(SearchPlan {
         low,
         high,
+        in_force,
         step: args.step,
         tolerance: args.tolerance,
         runs_max: args.runs_max.into(),

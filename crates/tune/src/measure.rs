@@ -5,8 +5,9 @@
 //! negative control: if it shows an effect, so could anything, and nothing else is to be believed.
 //!
 //! After each round the interval of each ratio is judged ([`EffectVerdict`]); a value that is decided is not run
-//! again. A value with which runs fail is decided too, as long as those with the present value succeed. The interval allows looking after every round ([`compare::sequential`]). With several values, each gets its share
-//! of the chance of error, so at most one measurement in twenty sees an effect that is not there.
+//! again. A value with which runs fail is decided too, as long as those with the present value succeed. The interval allows
+//! looking after every round ([`compare::sequential`]). With several values, each gets its share of the chance of error,
+//! so at most one measurement in twenty sees an effect that is not there.
 
 mod answer;
 pub(crate) mod report;
@@ -39,6 +40,8 @@ pub struct MeasurePlan {
     pub figure: Figure,
     /// The smallest effect that matters: with 0.03, "no effect" is an interval from 0.97 to 1.03 or smaller.
     pub effect_min: f64,
+    /// Asks only whether a value gains this much, 0.05 for 5 %, and not whether it differs; None: whether it differs.
+    pub gain_min: Option<f64>,
     /// The most rounds.
     pub rounds_max: usize,
     /// Ends before a round that would probably end later.
@@ -82,6 +85,8 @@ pub enum EffectVerdict {
     Worse(Effect),
     /// The interval is within the smallest effect that matters.
     NoEffect(Effect),
+    /// The plan asks whether it gains that much: it gains less, or is worse.
+    NoGain(Effect),
     /// The server does not start with it, or refuses or loses what the load sends, which it does not do before.
     Fails,
     /// Neither is sure. None before the first round.
@@ -197,11 +202,11 @@ impl Measurement {
         let chance = CHANCE_OF_ERROR / self.plan.values.len() as f64;
         let verdict = |index| match self.failures(index).count() >= FAILURES_MIN {
             true => EffectVerdict::Fails,
-            false => judge(&self.ratios(index), &self.plan, chance),
+            false => judge(&self.ratios(index), &self.plan, self.plan.gain_min, chance),
         };
         self.verdicts = (0..self.plan.values.len()).map(verdict).collect();
         let control = self.rounds.iter().filter_map(|round| self.ratio(&round.before_again, &round.before));
-        self.control = judge(&control.collect::<Vec<_>>(), &self.plan, CHANCE_OF_ERROR);
+        self.control = judge(&control.collect::<Vec<_>>(), &self.plan, None, CHANCE_OF_ERROR);
     }
 
     /// Whether a verdict may be believed: the negative control shows nothing.
@@ -242,12 +247,21 @@ impl Measurement {
     }
 }
 
-fn judge(ratios: &[f64], plan: &MeasurePlan, chance_outside: f64) -> EffectVerdict {
+/// With `gain_min`, whether the value gains this much; otherwise whether it differs.
+fn judge(ratios: &[f64], plan: &MeasurePlan, gain_min: Option<f64>, chance_outside: f64) -> EffectVerdict {
     let Some(ratio) = median(ratios) else { return EffectVerdict::Undecided(None) };
     let interval = median_interval(ratios, chance_outside);
     let effect = Effect { ratio, interval };
     let Some((low, high)) = interval else { return EffectVerdict::Undecided(Some(effect)) };
     let more_is_better = plan.figure == Figure::Rate;
+    if let Some(gain_min) = gain_min {
+        let (least, most) = if more_is_better { (low, high) } else { (1.0 / high, 1.0 / low) };
+        return match (least > 1.0 + gain_min, most < 1.0 + gain_min) {
+            (true, _) => EffectVerdict::Better(effect),
+            (_, true) => EffectVerdict::NoGain(effect),
+            _ => EffectVerdict::Undecided(Some(effect)),
+        };
+    }
     if low > 1.0 || high < 1.0 {
         let is_better = (low > 1.0) == more_is_better;
         return if is_better { EffectVerdict::Better(effect) } else { EffectVerdict::Worse(effect) };
@@ -269,9 +283,10 @@ impl EffectVerdict {
     #[must_use]
     pub fn effect(&self) -> Option<Effect> {
         match self {
-            EffectVerdict::Better(effect) | EffectVerdict::Worse(effect) | EffectVerdict::NoEffect(effect) => {
-                Some(*effect)
-            }
+            EffectVerdict::Better(effect)
+            | EffectVerdict::Worse(effect)
+            | EffectVerdict::NoEffect(effect)
+            | EffectVerdict::NoGain(effect) => Some(*effect),
             EffectVerdict::Undecided(effect) => *effect,
             EffectVerdict::Fails => None,
         }
@@ -284,6 +299,7 @@ impl EffectVerdict {
             EffectVerdict::Better(_) => "better",
             EffectVerdict::Worse(_) => "worse",
             EffectVerdict::NoEffect(_) => "no effect",
+            EffectVerdict::NoGain(_) => "no gain",
             EffectVerdict::Fails => "fails",
             EffectVerdict::Undecided(_) => "undecided",
         }

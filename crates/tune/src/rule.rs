@@ -137,16 +137,8 @@ fn files_for_server(server: &ServerSettings, processors: Option<u64>) -> u64 {
 
 /// Connections to other hosts, busy and idle.
 fn connections_out(server: &ServerSettings, processors: Option<u64>) -> u64 {
-    let idle = server.idle_connections.saturating_mul(server_threads(server, processors));
+    let idle = server.idle_connections.saturating_mul(server.session_threads(processors));
     server.outgoing.saturating_add(idle)
-}
-
-/// The threads that run sessions; as many deliver to other hosts.
-fn server_threads(server: &ServerSettings, processors: Option<u64>) -> u64 {
-    match server.threads {
-        0 => processors.unwrap_or(1).div_ceil(2),
-        threads => threads,
-    }
 }
 
 /// With `threads = 0`, the server takes half of the processors that its cgroup allows.
@@ -243,7 +235,7 @@ mod tests {
         assert_eq!(ports_for_deliveries(&ServerSettings { outgoing: 40_000, ..server() }, Some(2)), 42_000);
         assert_eq!(socket_memory_pages(&server()), 2 * 12_075);
         assert_eq!(memory_for_server(&server()), (128 + 64) * (1 << 20) + 11_000 * 8192);
-        assert_eq!(server_threads(&ServerSettings { threads: 3, ..server() }, Some(8)), 3);
+        assert_eq!(ServerSettings { threads: 3, ..server() }.session_threads(Some(8)), 3);
     }
 
     #[test]

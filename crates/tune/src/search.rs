@@ -1,14 +1,16 @@
 //! The smallest value of a parameter that gives nearly the best rate: the knee of its curve.
 //!
-//! 1. Climb: one run of each value from the lowest on, each a step larger. It ends at the upper bound, or earlier if
-//!    several steps in a row gained nothing, so a flat or falling curve costs few runs.
+//! 1. Climb: one run of the value in force, then of each value from the lowest on, each a step larger. It ends at the
+//!    upper bound, or earlier if several steps in a row gained nothing and the value in force is no better, so a flat or
+//!    falling curve costs few runs.
 //! 2. Repeat: the same values again, downwards, then upwards, since machines drift.
-//! 3. Refine: the value in the middle between the knee and the one below it, together with these, the best and the
-//!    largest, several times.
-//! 4. Confirm: the knee, the best and the largest, until there are enough pairs for an interval of their ratio.
+//! 3. Refine: the value in the middle between the knee and the one below it, together with these, the best, the largest
+//!    and the one in force, several times.
+//! 4. Confirm: the knee, the best, the largest and the value in force, until there are enough pairs for intervals of
+//!    their ratios.
 //!
-//! Every value of a pass is run once in it, so values are compared within passes. The number of runs and the time are
-//! limited; what is known then is the result, and it says so.
+//! Every value of a pass is run once in it, so values are compared within passes. A value is recommended only if it beat
+//! the one in force. The number of runs and the time are limited; what is known then is the result, and it says so.
 
 pub(crate) mod report;
 #[cfg(test)]
@@ -40,6 +42,8 @@ pub struct SearchPlan {
     pub low: u64,
     /// The highest value; at least `low`.
     pub high: u64,
+    /// The value in force, which is run whether or not it is within these bounds; None if it is no number.
+    pub in_force: Option<u64>,
     /// Each value of the climb is this many times the one before; more than 1.
     pub step: f64,
     /// A rate that is this much below the best is as good: 0.05 is 5 %.
@@ -133,14 +137,19 @@ struct Searcher<'a> {
 }
 
 impl Searcher<'_> {
-    /// One run of each value, upwards, until nothing is gained.
+    /// One run of each value, upwards, until nothing is gained and the value in force is no better.
     fn climb(&mut self) -> Result<(), TrialError> {
+        let SearchPlan { in_force, tolerance, .. } = self.curve.plan;
+        in_force.map_or(Ok(()), |value| self.run(value))?;
+        let rate_in_force = self.curve.in_force().map_or(0.0, |point| point.rate);
         let mut rates = Vec::new();
         for value in self.curve.plan.values() {
-            self.run(value)?;
+            if in_force != Some(value) {
+                self.run(value)?;
+            }
             let Some(point) = self.curve.rate_at(value) else { break };
             rates.push(point.rate);
-            if gains_nothing(&rates, self.curve.plan.tolerance) {
+            if gains_nothing(&rates, tolerance) && rates.iter().any(|rate| *rate >= rate_in_force * (1.0 - tolerance)) {
                 break;
             }
         }
@@ -213,6 +222,30 @@ impl Curve {
         self.rates().max_by(|one, other| one.rate.total_cmp(&other.rate))
     }
 
+    /// The value in force.
+    #[must_use]
+    pub fn in_force(&self) -> Option<RateAt> {
+        self.rate_at(self.plan.in_force?)
+    }
+
+    /// The best of the values that are not in force.
+    #[must_use]
+    pub fn best_other(&self) -> Option<RateAt> {
+        let others = self.rates().filter(|point| Some(point.value) != self.plan.in_force);
+        others.max_by(|one, other| one.rate.total_cmp(&other.rate))
+    }
+
+    /// The value to set: the knee, or else the best, if it beat the one in force, which otherwise is to be kept.
+    #[must_use]
+    pub fn recommended(&self) -> Option<RateAt> {
+        let Some(in_force) = self.in_force() else { return self.knee() };
+        let beats = |point: &RateAt| {
+            let interval = median_interval(&self.ratios(point.value, in_force.value));
+            interval.is_some_and(|(low, _)| low > 1.0)
+        };
+        [self.knee(), self.best_other()].into_iter().flatten().find(beats).or(Some(in_force))
+    }
+
     /// The largest value that was run.
     #[must_use]
     pub fn largest(&self) -> Option<RateAt> {
@@ -262,21 +295,28 @@ impl Curve {
         Some(RateAt { value, rate: median(&rates)?, interval: median_interval(&rates), runs: rates.len() })
     }
 
-    /// The values of the next refinement: the middle between the knee and the one below it, these two, the best and
-    /// the largest. None if there is nothing between them.
+    /// The values of the next refinement: the middle between the knee and the one below it, and what is compared. None
+    /// if there is nothing between them.
     fn refinement(&self) -> Option<Vec<u64>> {
         let knee = self.knee()?.value;
         let below = *self.points.range(..knee).next_back()?.0;
         let middle = ((below as f64 * knee as f64).sqrt().round() as u64).max(below + 1);
-        let values = vec![below, middle, knee, self.best()?.value, self.largest()?.value];
-        (middle < knee).then(|| distinct(values))
+        (middle < knee).then(|| distinct(self.compared().chain([below, middle]).collect()))
     }
 
-    /// The knee, the best and the largest value, while there are too few pairs of them.
+    /// What is compared in the end, while there are too few pairs of it.
     fn unconfirmed(&self) -> Option<Vec<u64>> {
-        let (knee, best, largest) = (self.knee()?.value, self.best()?.value, self.largest()?.value);
-        let is_unconfirmed = self.end == SearchEnd::Complete && self.ratios(largest, knee).len() < PAIRS_MIN;
-        is_unconfirmed.then(|| distinct(vec![knee, best, largest]))
+        let knee = self.knee()?.value;
+        let in_force = self.plan.in_force.unwrap_or(knee);
+        let pairs = [(self.largest()?.value, knee), (knee, in_force), (self.best_other()?.value, in_force)];
+        let is_unconfirmed = pairs.iter().any(|(over, under)| self.ratios(*over, *under).len() < PAIRS_MIN);
+        (is_unconfirmed && self.end == SearchEnd::Complete).then(|| distinct(self.compared().collect()))
+    }
+
+    /// The knee, the best values, the largest, and the one in force.
+    fn compared(&self) -> impl Iterator<Item = u64> {
+        let points = [self.knee(), self.best(), self.best_other(), self.largest(), self.in_force()];
+        points.into_iter().flatten().map(|point| point.value)
     }
 }
 

@@ -84,6 +84,16 @@ impl SearchParameter {
             SearchParameter::Threads => 1..=processors.max(1) * 2,
         }
     }
+
+    /// The value in force as a point of the curve, from its text in the configuration; None if it is no number, or is 0
+    /// and stops what is measured.
+    #[must_use]
+    pub fn in_force(self, present: &str, settings: &ServerSettings, processors: u64) -> Option<u64> {
+        match self {
+            SearchParameter::Threads => Some(settings.session_threads(Some(processors))),
+            _ => present.parse().ok().filter(|value| *value > 0),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -102,6 +112,15 @@ mod tests {
         assert_eq!(target(SearchParameter::Batch, Scenario::Lookup), "table.people.batch in mailrace.toml");
         assert!(target(SearchParameter::Batch, Scenario::Relay).contains("use lookup"));
         assert!(target(SearchParameter::Concurrency, Scenario::AcceptOne).contains("use deliver-maildir"));
+    }
+
+    #[test]
+    fn the_value_in_force_is_a_number_that_works() {
+        let settings = ServerSettings::default();
+        let in_force = |parameter: SearchParameter, present| parameter.in_force(present, &settings, 4);
+        assert_eq!(in_force(SearchParameter::Threads, "0"), Some(2), "half of the processors");
+        assert_eq!(in_force(SearchParameter::Concurrency, "2000"), Some(2000));
+        assert_eq!(in_force(SearchParameter::Concurrency, "0"), None, "it holds the queue");
     }
 
     #[test]

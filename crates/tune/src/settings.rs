@@ -86,6 +86,15 @@ impl ServerSettings {
             ldap_tables: config.tables.iter().filter_map(ldap_table).collect(),
         }
     }
+
+    /// The threads that run sessions, as many as deliver to other hosts: half of the processors if the configuration
+    /// leaves it to the server.
+    pub(crate) fn session_threads(&self, processors: Option<u64>) -> u64 {
+        match self.threads {
+            0 => processors.unwrap_or(1).div_ceil(2),
+            threads => threads,
+        }
+    }
 }
 
 fn outgoing(config: &Config) -> u64 {

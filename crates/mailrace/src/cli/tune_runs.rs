@@ -29,6 +29,9 @@ pub struct TuneMeasureArgs {
     /// The smallest effect that matters: what is surely smaller, and may be none, is no effect
     #[arg(long, value_name = "PERCENT", default_value = "3", value_parser = percent)]
     pub effect_min: f64,
+    /// Ask only whether a value gains this much, which is decided sooner than whether it differs
+    #[arg(long, value_name = "PERCENT", value_parser = percent, conflicts_with = "effect_min")]
+    pub gain_min: Option<f64>,
     /// End after this many rounds even if nothing is decided
     #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u16).range(1..))]
     pub rounds_max: u16,
@@ -50,7 +53,7 @@ pub struct TuneSearchArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub min: Option<u64>,
     /// The highest value. Default: 1024 sessions, concurrent deliveries; 512 keys; two threads for
-    /// each processor
+    /// each processor; or the value in force, if that is higher. The value in force is always run
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub max: Option<u64>,
     /// Each value is this many times the one before

@@ -33,19 +33,26 @@ fn sentence(measurement: &Measurement, what: &str, verdict: &EffectVerdict, fail
         EffectVerdict::Better(effect) => format!("{what} is better: {} {times}", spoken(*effect)),
         EffectVerdict::Worse(effect) => format!("{what} is worse: {} {times}", spoken(*effect)),
         EffectVerdict::NoEffect(effect) => format!("{what}: no effect seen ({} {times})", range(*effect)),
+        EffectVerdict::NoGain(effect) => {
+            let percent = (plan.gain_min.unwrap_or_default() * 1000.0).round() / 10.0;
+            format!("{what} gains less than {percent} %: {} {times}", spoken(*effect))
+        }
         EffectVerdict::Fails => format!("{what} fails, {} does not: {failure}", plan.before),
-        EffectVerdict::Undecided(None) => format!("{what}: nothing was measured: {}", advice(measurement.end)),
+        EffectVerdict::Undecided(None) => format!("{what}: nothing was measured: {}", advice(measurement)),
         EffectVerdict::Undecided(Some(effect)) => {
-            format!("{what}: undecided ({} {times}): {}", range(*effect), advice(measurement.end))
+            format!("{what}: undecided ({} {times}): {}", range(*effect), advice(measurement))
         }
     }
 }
 
-fn advice(end: MeasureEnd) -> &'static str {
-    match end {
-        MeasureEnd::TimeOver => "more time (--time-max), or a larger --effect-min, can decide",
-        MeasureEnd::RoundsOver => "more rounds (--rounds-max), longer runs (--run) or a larger --effect-min can decide",
-        MeasureEnd::Decided | MeasureEnd::ControlFailed => "measure it alone",
+fn advice(measurement: &Measurement) -> String {
+    let bound = if measurement.plan.gain_min.is_some() { "--gain-min" } else { "--effect-min" };
+    match measurement.end {
+        MeasureEnd::TimeOver => format!("more time (--time-max), or a larger {bound}, can decide"),
+        MeasureEnd::RoundsOver => {
+            format!("more rounds (--rounds-max), longer runs (--run) or a larger {bound} can decide")
+        }
+        MeasureEnd::Decided | MeasureEnd::ControlFailed => "measure it alone".to_owned(),
     }
 }
 

@@ -19,6 +19,7 @@ fn plan(values: &[&str], rounds_max: usize) -> MeasurePlan {
         values: values.iter().map(|&value| value.to_owned()).collect(),
         figure: Figure::Rate,
         effect_min: 0.03,
+        gain_min: None,
         rounds_max,
         time_max: Duration::from_secs(600),
     }
@@ -95,6 +96,30 @@ fn where_nothing_differs_no_effect_is_seen() {
     assert_eq!(measured.end, MeasureEnd::Decided);
     let sentence = &answer::sentences(&measured, "limits.sessions")[0];
     assert!(sentence.starts_with("limits.sessions = 200: no effect seen (0.9"), "{sentence}");
+}
+
+#[test]
+fn whether_a_value_gains_enough_is_decided_without_knowing_whether_it_differs() {
+    let gain = |figure| MeasurePlan { figure, gain_min: Some(0.05), ..plan(&["200"], 200) };
+    let decided = |figure, rate| verdict(gain(figure), Simulated::new(1, rate, |random| 0.1 * normal(random)));
+    let (slower, measured) = decided(Figure::Rate, |value| if value == 200.0 { 950.0 } else { 1000.0 });
+    assert!(matches!(slower, EffectVerdict::NoGain(_)), "{slower:?}");
+    let sentence = &answer::sentences(&measured, "threads")[0];
+    assert!(sentence.starts_with("threads = 200 gains less than 5 %: 0.9"), "{sentence}");
+    let faster = |value| if value == 200.0 { 1300.0 } else { 1000.0 };
+    for figure in [Figure::Rate, Figure::CpuPerThousand] {
+        let (better, _) = decided(figure, faster);
+        assert!(matches!(better, EffectVerdict::Better(_)), "{better:?}");
+    }
+}
+
+#[test]
+fn a_gain_of_less_than_asked_is_taken_for_more_in_at_most_one_of_twenty() {
+    let asked = MeasurePlan { gain_min: Some(0.05), ..plan(&["200"], 60) };
+    let rate = |value| if value == 200.0 { 1050.0 } else { 1000.0 };
+    let at_the_bound = |seed| verdict(asked.clone(), Simulated::new(seed, rate, |random| 0.1 * normal(random)));
+    let wrong = count(at_the_bound, |verdict| matches!(verdict, EffectVerdict::Better(_) | EffectVerdict::NoGain(_)));
+    assert!(wrong <= ERRORS_MAX, "{wrong}");
 }
 
 #[test]

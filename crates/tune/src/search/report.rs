@@ -27,7 +27,10 @@ pub fn render_curve(curve: &Curve, description: &Description) -> String {
     for point in curve.rates() {
         let bar = "#".repeat((point.rate / best * BAR_COLUMNS).round() as usize);
         let range = point.interval.map_or_else(String::new, |(low, high)| format!(" {low:.0} to {high:.0}"));
-        let mark = if knee == Some(point.value) { " <- enough" } else { "" };
+        let marks = [(knee, "enough"), (curve.plan.in_force, "in force")];
+        let marks: Vec<_> =
+            marks.into_iter().filter(|(value, _)| *value == Some(point.value)).map(|(_, it)| it).collect();
+        let mark = if marks.is_empty() { String::new() } else { format!(" <- {}", marks.join(", ")) };
         writeln!(text, "  {:>9} {:>12.0}  {bar}{range}{mark}", point.value, point.rate).expect(STRING);
     }
     text.push('\n');
@@ -51,6 +54,9 @@ pub fn render_curve_json(curve: &Curve, description: &Description) -> serde_json
         "complete": curve.end == SearchEnd::Complete,
         "knee": curve.knee().map(point_json),
         "best": curve.best().map(point_json),
+        "in_force": curve.in_force().map(point_json),
+        "best_other": curve.best_other().map(point_json),
+        "recommended": curve.recommended().map(point_json),
         "values": curve.rates().map(point_json).collect::<Vec<_>>(),
         "result": serde_json::to_value(curve_file(curve, description))?,
     });
@@ -65,7 +71,7 @@ pub fn curve_file(curve: &Curve, description: &Description) -> ResultFile {
     ResultFile {
         systems: vec![description.system(SYSTEM)],
         cases: curve.points.keys().map(|value| case(curve, *value)).collect(),
-        comparisons: largest_over_knee(curve).into_iter().collect(),
+        comparisons: [largest_over_knee(curve), best_over_in_force(curve)].into_iter().flatten().collect(),
         ..description.file("search", title, answer)
     }
 }
@@ -79,37 +85,64 @@ fn case(curve: &Curve, value: u64) -> Case {
 }
 
 fn largest_over_knee(curve: &Curve) -> Option<Comparison> {
-    let (largest, knee) = (curve.largest()?.value, curve.knee()?.value);
-    let ratios = curve.ratios(largest, knee);
+    comparison(curve, curve.largest()?.value, curve.knee()?.value)
+}
+
+fn best_over_in_force(curve: &Curve) -> Option<Comparison> {
+    comparison(curve, curve.best_other()?.value, curve.plan.in_force?)
+}
+
+/// None if they are the same, or no pass ran both.
+fn comparison(curve: &Curve, over: u64, under: u64) -> Option<Comparison> {
+    let ratios = curve.ratios(over, under);
     Some(Comparison {
         figure: Figure::Rate,
         over: SYSTEM.to_owned(),
         under: SYSTEM.to_owned(),
-        case: largest.to_string(),
-        under_case: Some(knee.to_string()),
-        ratio: median(&ratios).filter(|_| largest != knee)?,
+        case: over.to_string(),
+        under_case: Some(under.to_string()),
+        ratio: median(&ratios).filter(|_| over != under)?,
         interval: median_interval(&ratios),
         aim: None,
         is_met: None,
     })
 }
 
-/// The answer, and whether it is complete.
+/// `, 1.20 times (1.10 to 1.30)`; nothing without a comparison.
+fn times(comparison: Option<&Comparison>) -> String {
+    comparison.map_or_else(String::new, |comparison| match comparison.interval {
+        Some((low, high)) => format!(", {:.2} times ({low:.2} to {high:.2})", comparison.ratio),
+        None => format!(", {:.2} times", comparison.ratio),
+    })
+}
+
+/// The answer, what to do with the value in force, and whether the search is complete.
 pub(super) fn sentences(curve: &Curve, description: &Description) -> Vec<String> {
     let Some(answer) = answer(curve, description) else { return vec!["nothing was measured".to_owned()] };
     let incomplete = "the search ended early: more runs (--runs-max) or more time (--time-max) make it surer";
     let incomplete = (curve.end == SearchEnd::LimitReached).then(|| incomplete.to_owned());
-    std::iter::once(answer).chain(incomplete).collect()
+    [Some(answer), advice(curve), incomplete].into_iter().flatten().collect()
+}
+
+/// Whether a value beat the one in force; None if that is no number.
+fn advice(curve: &Curve) -> Option<String> {
+    let (in_force, recommended) = (curve.in_force()?.value, curve.recommended()?.value);
+    if recommended != in_force {
+        let times = times(comparison(curve, recommended, in_force).as_ref());
+        return Some(format!(
+            "{recommended} beat {in_force}, the value in force{times}: measure them before you change it"
+        ));
+    }
+    let best = best_over_in_force(curve);
+    let other = best.as_ref().map_or_else(String::new, |best| format!("; the best other is {}", best.case));
+    Some(format!("nothing beat {in_force}, the value in force{other}{}: keep it", times(best.as_ref())))
 }
 
 fn answer(curve: &Curve, description: &Description) -> Option<String> {
     let Description { subject, unit, .. } = description;
     let (knee, best, largest) = (curve.knee()?, curve.best()?, curve.largest()?);
     let rate = |point: RateAt| format!("{:.0} {unit}s a second", point.rate);
-    let ratio = largest_over_knee(curve).map_or_else(String::new, |comparison| match comparison.interval {
-        Some((low, high)) => format!(", {:.2} times ({low:.2} to {high:.2})", comparison.ratio),
-        None => format!(", {:.2} times", comparison.ratio),
-    });
+    let ratio = times(largest_over_knee(curve).as_ref());
     Some(match curve.shape()? {
         Shape::Saturated => format!(
             "{} {subject} gave no more than {}: {} against {}{ratio}",

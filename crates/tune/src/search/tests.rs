@@ -6,7 +6,8 @@ use crate::description::Description;
 use crate::simulated::{Clock, Simulated, normal};
 
 fn plan(low: u64, high: u64) -> SearchPlan {
-    SearchPlan { low, high, step: 2.0, tolerance: 0.05, runs_max: 100, time_max: Duration::from_secs(600) }
+    let time_max = Duration::from_secs(600);
+    SearchPlan { low, high, in_force: None, step: 2.0, tolerance: 0.05, runs_max: 100, time_max }
 }
 
 fn found(plan: SearchPlan, rate: fn(f64) -> f64) -> Curve {
@@ -62,6 +63,39 @@ fn a_curve_that_rises_to_the_bound_has_no_knee_below_it() {
     );
 }
 
+/// The search stopped on a plateau at 8, and called it enough, although the value in force gave more.
+#[test]
+fn a_plateau_below_the_value_in_force_ends_no_search() {
+    let rate = |value: f64| if value < 500.0 { 100.0 * value.min(2.0) } else { 240.0 };
+    let curve = found(SearchPlan { in_force: Some(2000), ..plan(1, 1024) }, rate);
+    assert_eq!(curve.points.keys().rev().take(2).collect::<Vec<_>>(), [&2000, &1024], "{:?}", curve.points.keys());
+    assert_eq!((curve.recommended().unwrap().value, knee(&curve)), (2000, 512));
+    let sentence = answer(&curve, "concurrency");
+    assert!(sentence.contains("nothing beat 2000, the value in force; the best other is "), "{sentence}");
+    assert!(sentence.ends_with(", 1.00 times (1.00 to 1.00): keep it"), "{sentence}");
+}
+
+#[test]
+fn a_value_is_recommended_if_it_beat_the_one_in_force() {
+    let curve = found(SearchPlan { in_force: Some(3), ..plan(1, 64) }, |value| 100.0 * value.min(16.0));
+    assert_eq!((curve.recommended(), curve.in_force().unwrap().rate), (curve.knee(), 300.0));
+    let sentence = answer(&curve, "concurrency");
+    assert!(sentence.contains(&format!("{} beat 3, the value in force, 5.", knee(&curve))), "{sentence}");
+    let flat = found(SearchPlan { in_force: Some(3), ..plan(1, 64) }, |_| 100.0);
+    assert_eq!((flat.recommended().unwrap().value, knee(&flat)), (3, 1));
+}
+
+#[test]
+fn through_noise_of_3_percent_a_value_that_is_no_better_is_rarely_recommended() {
+    let is_kept = |seed: &u64| {
+        let mut system = Simulated::new(*seed, |_| 1000.0, |random| 0.03 * normal(random));
+        let plan = SearchPlan { in_force: Some(4), ..plan(1, 16) };
+        search(plan, &mut system, &mut Clock::default()).unwrap().recommended().unwrap().value == 4
+    };
+    let kept = (0..1000).filter(is_kept).count();
+    assert!(kept >= 900, "{kept}");
+}
+
 #[test]
 fn through_noise_of_3_percent_the_knee_is_at_most_one_step_off() {
     let is_near = |seed: &u64| {
@@ -96,11 +130,13 @@ fn the_limits_end_it_with_what_is_known() {
 
 #[test]
 fn the_text_the_json_and_the_file_agree() {
-    let curve = found(plan(1, 64), |value| 100.0 * value.min(10.0));
+    let plan = SearchPlan { in_force: Some(32), ..plan(1, 64) };
+    let curve = found(plan, |value| 100.0 * value.min(10.0));
     let description = Description::for_tests("sessions", "accept-many");
     insta::assert_snapshot!(render_curve(&curve, &description));
     let json: serde_json::Value = serde_json::from_str(&render_curve_json(&curve, &description).unwrap()).unwrap();
     assert_eq!((&json["shape"], &json["knee"]["value"]), (&"saturated".into(), &knee(&curve).into()));
+    assert_eq!((&json["in_force"]["value"], &json["recommended"]["value"]), (&32.into(), &32.into()));
     let file = curve_file(&curve, &description);
     assert_eq!(json["result"], serde_json::to_value(&file).unwrap());
     assert!(file.cases.iter().all(|case| case.rounds.len() == curve.passes));
