@@ -42,6 +42,7 @@ pub use auth::{AuthBackend, AuthSettings, Mechanism};
 pub use bounce::BounceConfig;
 pub use certificate_check::check_certificates;
 pub use error::{ConfigError, ConfigErrors};
+pub use filter::content::Pattern;
 pub use limits::{ClientLimits, LoadSettings};
 pub use locate::{ConfigSource, DEFAULT_FILES, LoadError, LoadedConfig, load, load_for_injection, machine_name};
 pub use path::MaildirPathTemplate;
@@ -116,6 +117,12 @@ pub struct Config {
     pub milters: Vec<filter::milter::MilterSettings>,
     /// Policy services, in the order in which they are asked, with unique names.
     pub policy_services: Vec<filter::policy::PolicySettings>,
+    /// Content rules, in the order in which they are evaluated, with unique names.
+    pub content: Vec<filter::content::ContentRule>,
+    /// How addresses are rewritten; None: they stay.
+    pub rewrite: Option<filter::rewrite::RewriteSettings>,
+    /// Who gets blind copies.
+    pub bcc: filter::bcc::BccSettings,
     /// How the senders of incoming mail are checked.
     pub sender_auth: sender_auth::VerificationSettings,
     /// Reports to the owners of other domains.

@@ -10,14 +10,18 @@
 //! check takes part in [`Stage::Message`].
 
 pub mod access;
+mod address_keys;
+pub mod bcc;
 mod chain;
 mod check;
 mod client_names;
+pub mod content;
 mod edit;
 pub mod header;
 pub mod milter;
 pub mod policy;
 mod replies;
+pub mod rewrite;
 mod service;
 mod service_scope;
 mod stage;
@@ -28,7 +32,7 @@ pub use check::{
     SessionInfo, Submitter, Verdict,
 };
 pub use client_names::{ClientNameFuture, ClientNames};
-pub use edit::{Edit, Field, InvalidField};
+pub use edit::{Edit, Field, InvalidField, ReplacedOctets};
 pub use service::{InvalidServiceAddress, ServiceAddress};
 pub use service_scope::{FailureAction, ServiceScope};
 pub use stage::{Stage, Stages};

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use filter::access::{AccessCheck, AccessRules, VerdictRules};
+use filter::rewrite::AddressRewriter;
 use filter::{CheckChain, CheckFactory};
 use intake::{BodyMemoryBudget, IntakeContext, LoginPolicy};
 use lookup::directory::RecipientDirectory;
@@ -29,6 +30,10 @@ pub struct IntakeContextParts {
     pub sender_auth: Option<Arc<SenderAuth>>,
     /// The policy services and milters.
     pub external_filters: Vec<Arc<dyn CheckFactory>>,
+    /// The content rules, address rewriting and blind copies, in this order.
+    pub content_checks: Vec<Arc<dyn CheckFactory>>,
+    /// Rewrites recipients.
+    pub rewriter: Option<Arc<AddressRewriter>>,
     /// What signs.
     pub signing: SigningParts,
     /// How users log in.
@@ -72,6 +77,7 @@ pub fn create(
         postmaster: policy.postmaster,
         routed_domains: from_config::routed_domains(config),
         rewritten_senders: from_config::rewritten_senders(config),
+        rewriter: policy.rewriter,
         quota_check: policy.quota,
         hostname: config.hostname.clone(),
     }
@@ -103,6 +109,7 @@ pub fn reload(previous: &IntakeContext, config: &Config, policy: IntakeContextPa
         postmaster: policy.postmaster,
         routed_domains: from_config::routed_domains(config),
         rewritten_senders: from_config::rewritten_senders(config),
+        rewriter: policy.rewriter,
         quota_check: policy.quota,
         hostname: config.hostname.clone(),
     }
@@ -117,8 +124,9 @@ fn check_chain(config: &Config, policy: &IntakeContextParts, log: &Arc<dyn Opera
     });
     let senders = policy.sender_auth.clone().map(|check| check as Arc<dyn CheckFactory>);
     let external = policy.external_filters.iter().cloned();
+    let content = policy.content_checks.iter().cloned();
     let signing = policy.signing.checks(config, policy.logins.as_ref(), log);
-    CheckChain::new(access.chain(senders).chain(external).chain(signing).collect())
+    CheckChain::new(access.chain(senders).chain(external).chain(content).chain(signing).collect())
 }
 
 fn connection_limits(config: &Config, sessions_max: usize) -> ConnectionLimits {

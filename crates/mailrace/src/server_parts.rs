@@ -135,6 +135,8 @@ impl ServerParts {
         let auth = from_config::sender_auth(config, auth_before, reports)?;
         let problems = || Arc::new(from_config::throttled_log(log.clone())) as Arc<dyn OperatorLog>;
         let external_filters = from_config::external_filters(config, auth.as_ref(), &problems())?;
+        let rewriter = from_config::address_rewriter(config, &tables, &directory);
+        let content_checks = from_config::content_checks(config, &tables, rewriter.as_ref(), &directory, &problems())?;
         let sessions = session_limits(config, limits)?;
         let intake = IntakeContextParts {
             directory: directory.clone(),
@@ -142,6 +144,8 @@ impl ServerParts {
             access_rules: access_rules.clone(),
             sender_auth: auth.clone(),
             external_filters,
+            content_checks,
+            rewriter,
             signing: signing.clone(),
             logins: logins(config, &tables, secret, before)?,
             quota: quotas.clone().map(|quotas| quotas as Arc<dyn QuotaCheck>),
