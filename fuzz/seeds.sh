@@ -96,6 +96,8 @@ printf 'Content-Type: multipart/mixed; boundary="a b"\r\n\r\nx\r\n--a b\r\nConte
 printf 'Content-Type: message/rfc822\r\nContent-Transfer-Encoding: 8bit\r\n\r\nA: b\r\n\r\n\xe4\r\n\x09' >corpus/seven_bit/message
 printf 'Content-Transfer-Encoding: quoted-printable\r\n\r\n=E4\xe4 \r\n\x02' >corpus/seven_bit/quoted
 printf 'Content-Type: image/png\r\nContent-Transfer-Encoding: binary\r\n\r\n\x89PNG\r\n\x1a\n\x00\x02' >corpus/seven_bit/image
+mkdir -p corpus/mime_parts
+cp corpus/seven_bit/* corpus/mime_parts/
 mkdir -p corpus/dkim_signature corpus/dkim_key corpus/arc_set corpus/dmarc_record corpus/authentication_results
 messages=../crates/sender_auth/tests/verification/messages
 cp "$messages"/relaxed-white-lines.eml "$messages"/length.eml corpus/dkim_signature/

@@ -43,6 +43,7 @@ pub use auth::{AuthBackend, AuthSettings, Mechanism};
 pub use bounce::BounceConfig;
 pub use certificate_check::check_certificates;
 pub use error::{ConfigError, ConfigErrors};
+pub use filter::content::Pattern;
 pub use greylist::GreylistConfig;
 pub use limits::{ClientLimits, LoadSettings};
 pub use locate::{ConfigSource, DEFAULT_FILES, LoadError, LoadedConfig, load, load_for_injection, machine_name};
@@ -126,6 +127,12 @@ pub struct Config {
     pub rate_limits: Vec<filter::limits::LimitSettings>,
     /// How unknown senders are deferred; None: they are not.
     pub greylist: Option<GreylistConfig>,
+    /// Content rules, in the order in which they are evaluated, with unique names.
+    pub content: Vec<filter::content::ContentRule>,
+    /// How addresses are rewritten; None: they stay.
+    pub rewrite: Option<filter::rewrite::RewriteSettings>,
+    /// Who gets blind copies.
+    pub bcc: filter::bcc::BccSettings,
     /// How the senders of incoming mail are checked.
     pub sender_auth: sender_auth::VerificationSettings,
     /// Reports to the owners of other domains.

@@ -28,6 +28,8 @@ pub struct ClientLimits {
     pub spill_above: u64,
     /// How long a new message waits for body memory (452).
     pub message_wait_max: Duration,
+    /// The octets of a message after its header whose lines content rules compare.
+    pub content_body_octets_max: u64,
     /// Connections that wait in the kernel to be accepted.
     pub backlog: u32,
 }
@@ -44,6 +46,7 @@ impl Default for ClientLimits {
             body_memory_max: 128 << 20,
             spill_above: 1 << 20,
             message_wait_max: Duration::from_secs(10),
+            content_body_octets_max: 256 << 10,
             backlog: 1024,
         }
     }

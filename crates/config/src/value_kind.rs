@@ -9,6 +9,7 @@ use std::time::Duration;
 use delivery::pipe::ArgumentTemplate;
 use dispatch::{HeaderRule, SenderRule};
 use filter::ServiceAddress;
+use filter::content::Pattern;
 use mail::{Address, Allowance, Network, Rate, Reply, units};
 use toml::de::DeValue;
 
@@ -261,6 +262,27 @@ pub(super) const ENDPOINT: ValueKind<Option<SocketAddr>> = ValueKind {
     parse: |v| match v.as_str()?.strip_prefix("unix:") {
         Some(_) => Some(None),
         None => parse_str(v).map(Some),
+    },
+};
+
+pub(super) const REGEXP: ValueKind<Pattern> = ValueKind {
+    expected: "a regular expression in single quotes, such as '^Subject: .*sale', without back-references and look-around",
+    parse: parse_str,
+};
+
+/// A name in which `*` stands for any text.
+pub(super) const NAME_PATTERN: ValueKind<Pattern> = ValueKind {
+    expected: "a name such as \"*.exe\" or \"image/*\", in which * stands for any text and ? for one character",
+    parse: |v| v.as_str().filter(|name| !name.is_empty()).and_then(|name| Pattern::from_name(name).ok()),
+};
+
+/// A field name (RFC 5322 section 2.2), in lower case.
+pub(super) const FIELD_NAME: ValueKind<Box<str>> = ValueKind {
+    expected: "the name of a header field, such as \"Subject\"",
+    parse: |v| {
+        let name = v.as_str()?;
+        let is_name = !name.is_empty() && name.bytes().all(|octet| octet.is_ascii_graphic() && octet != b':');
+        is_name.then(|| name.to_ascii_lowercase().into())
     },
 };
 

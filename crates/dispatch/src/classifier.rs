@@ -3,11 +3,12 @@
 //! | rule | precedence | needs |
 //! |---|---|---|
 //! | mailbox on this host: queue `local` | first | the envelope; the directory, if tables name domains |
-//! | a header field | second | the message's header, read from the spool |
-//! | the sender | third | the envelope |
-//! | a table of senders | fourth | the table; if it fails, the next rule applies |
-//! | the client's address | fifth | the envelope |
-//! | the recipient's domain | sixth | the envelope |
+//! | a content rule, by a field before the trace | second | the message's header, read from the spool |
+//! | a header field | third | the message's header, read from the spool |
+//! | the sender | fourth | the envelope |
+//! | a table of senders | fifth | the table; if it fails, the next rule applies |
+//! | the client's address | sixth | the envelope |
+//! | the recipient's domain | seventh | the envelope |
 //! | none: queue `standard` | last | the envelope |
 //!
 //! A destination is a recipient's domain; or `host!domain` if the directory names the host of the
@@ -42,6 +43,8 @@ const CONTENT_FILTER_DOMAIN: &str = "content-filter";
 
 /// The rules that choose queues and destinations.
 pub struct ClassifierRules {
+    /// Queues that content rules choose, by name; before all header fields.
+    pub chosen: Vec<(Box<str>, QueueNumber)>,
     /// Queues by header field; the first match wins.
     pub headers: Vec<(HeaderRule, QueueNumber)>,
     /// Queues by sender; the first match wins.
@@ -78,6 +81,7 @@ impl ClassifierRules {
     #[cfg(test)]
     pub(super) fn plain() -> Self {
         ClassifierRules {
+            chosen: Vec::new(),
             headers: Vec::new(),
             senders: Vec::new(),
             sender_tables: Vec::new(),
@@ -215,7 +219,8 @@ impl Classifier {
         }
         let sender_is_open = |sender: &Address| !rules.sender_tables.is_empty() && rules.by_sender(sender).is_none();
         let is_open = |recipient: &mail::Recipient| rules.needs_directory(recipient.address.domain());
-        rules.headers.is_empty()
+        rules.chosen.is_empty()
+            && rules.headers.is_empty()
             && !live.envelope.sender.as_ref().is_some_and(sender_is_open)
             && !routed_recipients(&live.envelope).any(|recipient| rules.routes.may_match(recipient))
             && ((rules.shared_domains.is_empty() && !rules.has_domain_tables)

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use delivery::DeliveryResult;
 use lookup::directory::{MailboxLocation, RecipientDirectory};
-use mail::{Address, EnhancedCode, Envelope, Outcome, Reply, Timestamp};
+use mail::{Address, EnhancedCode, Envelope, Outcome, QUEUE_FIELD, Reply, Timestamp};
 use queue::{ContactResult, QueueNumber};
 use spool::{LiveMessage, ReadError, RecipientState, SpooledMessage};
 use tokio::runtime::Runtime;
@@ -146,7 +146,7 @@ impl ClassifierWorker {
     }
 
     fn by_header(&self, live: &LiveMessage) -> Option<QueueNumber> {
-        if self.rules.headers.is_empty() {
+        if self.rules.headers.is_empty() && self.rules.chosen.is_empty() {
             return None;
         }
         // A message that cannot be read goes by its envelope; the attempt will report the error.
@@ -154,6 +154,9 @@ impl ClassifierWorker {
         let mut bytes = vec![0; HEADER_OCTETS_MAX.min(usize::try_from(body.len()).unwrap_or(usize::MAX))];
         let read = body.read_at(&mut bytes, 0).ok()?;
         let fields = fields(&bytes[..read]);
+        if let Some(queue) = chosen_queue(&self.rules, &fields) {
+            return Some(queue);
+        }
         let matches = |pattern: &HeaderRule| fields.iter().any(|(name, value)| pattern.matches(name, value));
         self.rules.headers.iter().find(|(pattern, _)| matches(pattern)).map(|(_, queue)| *queue)
     }
@@ -294,6 +297,14 @@ fn place_unknown_outcome(why: &str) -> Outcome {
 }
 
 /// The fields of a header, unfolded (RFC 5322 section 2.2.3).
+/// The queue that a content rule chose: what stands before the first Received field, this server has put
+/// there.
+fn chosen_queue(rules: &ClassifierRules, fields: &[(String, String)]) -> Option<QueueNumber> {
+    let ours = fields.iter().take_while(|(name, _)| !name.eq_ignore_ascii_case("Received"));
+    let (_, chosen) = ours.into_iter().find(|(name, _)| name == QUEUE_FIELD)?;
+    rules.chosen.iter().find(|(name, _)| **name == *chosen.trim_end()).map(|(_, queue)| *queue)
+}
+
 fn fields(message: &[u8]) -> Vec<(String, String)> {
     let text = String::from_utf8_lossy(message);
     let mut fields: Vec<(String, String)> = Vec::new();
@@ -325,6 +336,16 @@ mod tests {
             fields(b"Subject: a\r\n\tlong one\r\nList-Id :  <l.example>\r\nnonsense\r\n\r\nPrecedence: bulk\r\n");
         let expected = [("Subject", "a\tlong one"), ("List-Id", "<l.example>")];
         assert_eq!(found, expected.map(|(name, value)| (name.to_owned(), value.to_owned())));
+    }
+
+    #[test]
+    fn only_this_server_chooses_a_queue_by_field() {
+        let rules = ClassifierRules { chosen: vec![("slow".into(), QueueNumber(7))], ..ClassifierRules::plain() };
+        let chosen = |message: &str| chosen_queue(&rules, &fields(message.as_bytes()));
+        let trace = "Received: x\r\n";
+        assert_eq!(chosen(&format!("X-A: b\r\n{QUEUE_FIELD}: slow\r\n{trace}\r\n")), Some(QueueNumber(7)));
+        assert_eq!(chosen(&format!("{trace}{QUEUE_FIELD}: slow\r\n\r\n")), None);
+        assert_eq!(chosen(&format!("{QUEUE_FIELD}: gone\r\n{trace}\r\n")), None);
     }
 
     /// Regression: one unknown mailbox host deferred the whole attempt.

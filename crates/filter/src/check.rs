@@ -146,6 +146,11 @@ pub trait CheckedMessage: Send {
     /// The addresses that will get the message, after alias expansion.
     fn recipients(&self) -> Vec<&Address>;
 
+    /// The addresses that were given for the message, before alias expansion.
+    fn named_recipients(&self) -> Vec<&Address> {
+        self.recipients()
+    }
+
     /// The fields before the content: trace fields, and those that checks and this server added.
     fn prefix(&self) -> &[u8];
 

@@ -5,6 +5,9 @@ use std::ops::Range;
 
 use mail::{Address, DsnNotify, DsnReturn};
 
+/// One replaced range of octets, and what stands there instead.
+pub type ReplacedOctets = (Range<u64>, Vec<u8>);
+
 /// A change to a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Edit {
@@ -34,6 +37,12 @@ pub enum Edit {
     RemoveFields {
         /// In bytes from the start of the content.
         places: Box<[Range<usize>]>,
+    },
+    /// Replaces octets of the content: their places in it as it is now, in ascending order and without
+    /// overlap. The content still consists of whole lines.
+    ReplaceOctets {
+        /// In bytes from the start of the content, each with what replaces it.
+        changes: Box<[ReplacedOctets]>,
     },
     /// Replaces what follows the header and the empty line. Lines end in CRLF.
     ReplaceBody(Vec<u8>),

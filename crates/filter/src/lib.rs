@@ -10,9 +10,12 @@
 //! check takes part in [`Stage::Message`].
 
 pub mod access;
+mod address_keys;
+pub mod bcc;
 mod chain;
 mod check;
 mod client_names;
+pub mod content;
 mod edit;
 pub mod greylist;
 pub mod header;
@@ -22,6 +25,7 @@ pub mod milter;
 mod ordered_table;
 pub mod policy;
 mod replies;
+pub mod rewrite;
 mod service;
 mod service_scope;
 mod stage;
@@ -32,7 +36,7 @@ pub use check::{
     SessionInfo, Submitter, Verdict,
 };
 pub use client_names::{ClientNameFuture, ClientNames};
-pub use edit::{Edit, Field, InvalidField};
+pub use edit::{Edit, Field, InvalidField, ReplacedOctets};
 pub use key_digest::ClientPrefixes;
 pub use service::{InvalidServiceAddress, ServiceAddress};
 pub use service_scope::{FailureAction, ServiceScope};

@@ -54,6 +54,7 @@ use std::time::{Duration, Instant};
 use filter::CheckChain;
 use filter::greylist::GreylistFile;
 use filter::limits::RateLimits;
+use filter::rewrite::AddressRewriter;
 use load::{LoadMonitorHandle, Shortage};
 use lookup::directory::RecipientDirectory;
 use mail::{Address, EventLog, HistogramRecorder, MailEvent, Networks, OperatorLog, QuotaCheck};
@@ -126,6 +127,8 @@ pub struct IntakeContext {
     /// The domains of strangers whose address as the sender is rewritten when an alias or a check sends
     /// their mail on to another domain, unless they are local ones; None: no sender is rewritten.
     pub rewritten_senders: Option<DomainMatcher>,
+    /// Rewrites recipients before they are looked up; None: they stay.
+    pub rewriter: Option<Arc<AddressRewriter>>,
     /// Checks quotas; None if no quota is configured.
     pub quota_check: Option<Arc<dyn QuotaCheck>>,
     /// The name of this server, in Received lines.

@@ -6,7 +6,7 @@ use std::io;
 use std::ops::Range;
 use std::pin::Pin;
 
-use filter::{CheckedMessage, ContentFuture, Edit, Field, header};
+use filter::{CheckedMessage, ContentFuture, Edit, Field, ReplacedOctets, header};
 use mail::{Address, BodyFlags, Reply};
 use protocol::smtp::server::RcptRequest;
 
@@ -45,6 +45,18 @@ impl CheckedMessage for MessageInCheck<'_> {
         self.transaction.recipients().map(|recipient| &recipient.address).collect()
     }
 
+    fn named_recipients(&self) -> Vec<&Address> {
+        let mut named: Vec<&Address> = Vec::new();
+        for recipient in self.transaction.recipients() {
+            let given = recipient.original.as_ref().unwrap_or(&recipient.address);
+            // An alias has its recipients one after another.
+            if named.last() != Some(&given) {
+                named.push(given);
+            }
+        }
+        named
+    }
+
     fn prefix(&self) -> &[u8] {
         self.prefix
     }
@@ -77,6 +89,7 @@ impl CheckedMessage for MessageInCheck<'_> {
             Edit::InsertField { index, field } => Box::pin(self.insert_field(index, field)),
             Edit::ReplaceField { name, occurrence, field } => Box::pin(self.replace_field(name, occurrence, field)),
             Edit::RemoveFields { places } => Box::pin(self.remove_fields(places)),
+            Edit::ReplaceOctets { changes } => Box::pin(self.replace_octets(changes)),
             Edit::ReplaceBody(body) => Box::pin(self.replace_body(body)),
             Edit::ReplaceContent(content) => Box::pin(self.replace_content(content)),
             Edit::ChangeSender(sender) => {
@@ -158,6 +171,32 @@ impl MessageInCheck<'_> {
         let header = self.read_header().await?;
         let kept = header::without_fields(&header, &places);
         self.replace_start(header.len(), kept).await
+    }
+
+    /// Reads the content as far as the last change, and replaces that.
+    async fn replace_octets(&mut self, changes: Box<[ReplacedOctets]>) -> Result<(), Reply> {
+        let (mut start, mut position) = (Vec::new(), 0);
+        for (place, new) in changes {
+            self.copy_content(position..place.start, &mut start).await?;
+            start.extend_from_slice(&new);
+            position = place.end;
+        }
+        self.replace_start(position.min(self.content_len()) as usize, start).await
+    }
+
+    /// Appends octets of the content.
+    async fn copy_content(&mut self, place: Range<u64>, copy: &mut Vec<u8>) -> Result<(), Reply> {
+        let mut position = place.start;
+        while position < place.end {
+            let chunk = self.read_content(position).await.map_err(|error| replies::body_unwritable(&error))?;
+            if chunk.is_empty() {
+                return Err(replies::BODY_NOT_EDITED);
+            }
+            let count = (chunk.len() as u64).min(place.end - position);
+            copy.extend_from_slice(&chunk[..count as usize]);
+            position += count;
+        }
+        Ok(())
     }
 
     async fn replace_body(&mut self, body: Vec<u8>) -> Result<(), Reply> {

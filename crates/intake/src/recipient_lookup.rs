@@ -7,12 +7,15 @@
 //! | any mailbox at the literal of our own address | the same mailbox at the postmaster's domain |
 //! | anything else | unchanged |
 //!
+//! A recipient is then rewritten by the operator's tables, if there are some (`[rewrite]`).
+//!
 //! A host recognises the literals of its own addresses (RFC 1123 section 5.2.17); here that is the
 //! one the client connected to.
 
 use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use filter::rewrite::AddressClass;
 use lookup::directory::{AddressResolution, ResolvedRecipient};
 use mail::Address;
 
@@ -38,6 +41,36 @@ impl IntakeContext {
     /// postmaster is always accepted (RFC 5321 section 4.5.1): if the postmaster's aliases loop, it
     /// is delivered to the postmaster's own mailbox.
     pub async fn resolve_recipient(&self, address: &Address) -> AddressResolution {
+        let Some(rewriter) = &self.rewriter else { return self.resolve_rewritten(address).await };
+        // Boxed, to keep sessions small.
+        match Box::pin(rewriter.rewrite(address, AddressClass::EnvelopeRecipient)).await {
+            Err(why) => AddressResolution::Unavailable(why),
+            Ok(rewritten) if rewritten == *address => self.resolve_rewritten(address).await,
+            Ok(rewritten) => self.resolve_in_place_of(address, &rewritten).await,
+        }
+    }
+
+    /// Resolves what a recipient was rewritten to. An address in a local domain that is rewritten to a remote
+    /// one is like an alias: it needs no right to relay.
+    async fn resolve_in_place_of(&self, given: &Address, rewritten: &Address) -> AddressResolution {
+        let name = |found: ResolvedRecipient| ResolvedRecipient {
+            original: Some(found.original.filter(|original| original != rewritten).unwrap_or_else(|| given.clone())),
+            ..found
+        };
+        match self.resolve_rewritten(rewritten).await {
+            AddressResolution::Local(found) => AddressResolution::Local(found.into_iter().map(name).collect()),
+            AddressResolution::Remote(address) => match self.directory.domain(given.domain()).await {
+                Ok(Some(_)) => {
+                    AddressResolution::Local(vec![name(ResolvedRecipient { address, original: None, local: false })])
+                }
+                Ok(None) => AddressResolution::Remote(address),
+                Err(why) => AddressResolution::Unavailable(why),
+            },
+            other => other,
+        }
+    }
+
+    async fn resolve_rewritten(&self, address: &Address) -> AddressResolution {
         match self.directory.resolve(address).await {
             AddressResolution::TooDeep | AddressResolution::TooMany if is_postmaster(address) => {
                 AddressResolution::Local(vec![postmaster_mailbox(address)])

@@ -4,6 +4,10 @@ use std::net::IpAddr;
 
 use crate::{Address, Timestamp};
 
+/// The field by which a check chooses the queue of a message. It counts only before the first Received
+/// field, where no sender can put it.
+pub const QUEUE_FIELD: &str = "X-Mailrace-Queue";
+
 /// Everything that comes with a message except its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Envelope {

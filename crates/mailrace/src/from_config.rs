@@ -3,6 +3,7 @@
 //! addresses are read.
 
 mod access;
+mod content_checks;
 mod external_filters;
 mod greylist;
 mod host_names;
@@ -53,6 +54,7 @@ pub use self::reports::{report_collector, report_context};
 pub use self::sender_auth::sender_auth;
 pub use self::srs::{reload_srs_secrets, rewritten_senders, srs_rewriter};
 pub use access::{DnsblLists, compile_access_rules};
+pub use content_checks::{address_rewriter, content_checks};
 pub use external_filters::external_filters;
 pub use greylist::{greylist_check, greylist_file};
 pub use host_names::DnsHostNames;
@@ -199,7 +201,12 @@ pub fn classifier_rules(
     let local = config.domains.iter().filter(is_maildir).map(|domain| domain.name.clone()).collect();
     let each = |(number, queue): (QueueNumber, &QueueSettings)| (number, queue.rules.clone());
     let rules = || numbered().map(each);
+    let named = config.content.iter().filter_map(|rule| match &rule.action {
+        ContentAction::Queue(name) => Some((name.clone(), number_of(name)?)),
+        _ => None,
+    });
     ClassifierRules {
+        chosen: named.collect(),
         headers: rules().flat_map(|(n, rules)| rules.headers.into_iter().map(move |rule| (rule, n))).collect(),
         senders: rules().flat_map(|(n, rules)| rules.senders.into_iter().map(move |rule| (rule, n))).collect(),
         sender_tables: rules().filter_map(|(n, rules)| Some((tables.find(&rules.sender_table?)?.clone(), n))).collect(),

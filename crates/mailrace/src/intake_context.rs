@@ -6,6 +6,7 @@ use std::sync::Arc;
 use filter::access::{AccessCheck, AccessRules, VerdictRules};
 use filter::greylist::GreylistFile;
 use filter::limits::RateLimits;
+use filter::rewrite::AddressRewriter;
 use filter::{CheckChain, CheckFactory};
 use intake::{BodyMemoryBudget, IntakeContext, LoginPolicy};
 use lookup::directory::RecipientDirectory;
@@ -35,6 +36,10 @@ pub struct IntakeContextParts {
     pub greylist: Option<Arc<GreylistFile>>,
     /// The policy services and milters.
     pub external_filters: Vec<Arc<dyn CheckFactory>>,
+    /// The content rules, address rewriting and blind copies, in this order.
+    pub content_checks: Vec<Arc<dyn CheckFactory>>,
+    /// Rewrites recipients.
+    pub rewriter: Option<Arc<AddressRewriter>>,
     /// What signs.
     pub signing: SigningParts,
     /// How users log in.
@@ -82,6 +87,7 @@ pub fn create(
         postmaster: policy.postmaster,
         routed_domains: from_config::routed_domains(config),
         rewritten_senders: from_config::rewritten_senders(config),
+        rewriter: policy.rewriter,
         quota_check: policy.quota,
         hostname: config.hostname.clone(),
     }
@@ -117,6 +123,7 @@ pub fn reload(previous: &IntakeContext, config: &Config, policy: IntakeContextPa
         postmaster: policy.postmaster,
         routed_domains: from_config::routed_domains(config),
         rewritten_senders: from_config::rewritten_senders(config),
+        rewriter: policy.rewriter,
         quota_check: policy.quota,
         hostname: config.hostname.clone(),
     }
@@ -133,8 +140,10 @@ fn check_chain(config: &Config, policy: &IntakeContextParts, log: &Arc<dyn Opera
     let limits = policy.rate_limits.clone().map(|limits| limits as Arc<dyn CheckFactory>);
     let greylist = from_config::greylist_check(config, policy.greylist.as_deref());
     let external = policy.external_filters.iter().cloned();
+    let content = policy.content_checks.iter().cloned();
     let signing = policy.signing.checks(config, policy.logins.as_ref(), log);
-    CheckChain::new(access.chain(senders).chain(greylist).chain(limits).chain(external).chain(signing).collect())
+    let before_content = access.chain(senders).chain(greylist).chain(limits).chain(external);
+    CheckChain::new(before_content.chain(content).chain(signing).collect())
 }
 
 fn connection_limits(config: &Config, sessions_max: usize) -> ConnectionLimits {

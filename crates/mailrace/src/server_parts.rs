@@ -141,6 +141,8 @@ impl ServerParts {
         let intake_before = before.map(|before| before.intake);
         let limits_before = intake_before.and_then(|before| before.rate_limits.as_deref());
         let greylist_before = intake_before.and_then(|before| before.greylist.as_ref());
+        let rewriter = from_config::address_rewriter(config, &tables, &directory);
+        let content_checks = from_config::content_checks(config, &tables, rewriter.as_ref(), &directory, &problems())?;
         let sessions = session_limits(config, limits)?;
         let intake = IntakeContextParts {
             directory: directory.clone(),
@@ -150,6 +152,8 @@ impl ServerParts {
             rate_limits: RateLimits::new(&config.rate_limits, limits_before).map(Arc::new),
             greylist: from_config::greylist_file(config, greylist_before, problems())?,
             external_filters,
+            content_checks,
+            rewriter,
             signing: signing.clone(),
             logins: logins(config, &tables, secret, before)?,
             quota: quotas.clone().map(|quotas| quotas as Arc<dyn QuotaCheck>),

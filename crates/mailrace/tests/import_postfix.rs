@@ -110,6 +110,20 @@ example!(
 example!(pgsql, [("/etc/postfix/pgsql-aliases.cf", include_str!("postfix/pgsql-aliases"))]);
 // ADDRESS_REWRITING_README, and what is not supported.
 example!(rewriting, [("/etc/postfix/regexp", "/^(.*)@old\\.example$/\n  $1@example.com\n")]);
+example!(
+    content,
+    [
+        (
+            "/etc/postfix/header_checks",
+            "/^Subject:.*free/ REJECT 5.7.1 no\nif /^From:/\n!/@example\\.com/ PREPEND X-Outside: yes\nendif\n/^X-Old: (.*)/ REPLACE X-New: $1\n/(a)\\1/ DISCARD\n"
+        ),
+        ("/etc/postfix/mime_header_checks", "/name=.*\\.(exe|js)\"?$/ REJECT programs are refused\n"),
+        ("/etc/postfix/body_checks", "/^TVqQAAMAAAAEAAAA/ REJECT\n/secret/ FILTER smtp:x\n"),
+        ("/etc/postfix/canonical", "bob Bob.B\n@old.example @example.com\ncarol carol@example.com, x@example.com\n"),
+        ("/etc/postfix/old", "/^(.*)@old\\.example$/ $1@example.com\n"),
+        ("/etc/postfix/copies", "sales@example.com sales-archive@example.com\n"),
+    ]
+);
 example!(limits, []);
 // SASL_README, SMTPD_ACCESS_README and POSTSCREEN_README.
 example!(

@@ -99,7 +99,8 @@ fn name(section: &mut Section<'_, '_>, default: Option<String>, names: &mut Uniq
     name.into()
 }
 
-fn scope(section: &mut Section<'_, '_>, listeners: &[ListenerSettings]) -> ServiceScope {
+/// The mail that a filter is about; never that of local programs.
+pub(super) fn scope(section: &mut Section<'_, '_>, listeners: &[ListenerSettings]) -> ServiceScope {
     let defaults = ServiceScope::default();
     ServiceScope {
         listeners: listener_addresses(section, listeners),

@@ -4,6 +4,7 @@
 
 mod access;
 mod auth;
+mod content;
 mod domains;
 mod external;
 mod greylist;
@@ -15,6 +16,7 @@ mod rate_limits;
 mod relay_auth;
 mod reports;
 mod retrieval;
+mod rewrite;
 mod route_target;
 mod routing;
 mod sender_auth;
@@ -89,7 +91,9 @@ fn read_document(mut document: Section<'_, '_>, machine: &str) -> Config {
     let (http, pop3) = (retrieval::http(&mut document), retrieval::pop3(&mut document));
     let inputs = ListenerInputs { has_certificate, logins, http: &http, pop3: &pop3, data_dir: &data_dir };
     let listeners = listeners(&mut document, &inputs);
+    let queues = queues::queues(&mut document, &table_names);
     let (routes, message_routes) = routing::routes(&mut document, &table_names, &transports, &domains);
+    let content = content::rules(&mut document, &table_names, &listeners, &queues);
     Config {
         user: document.take("user", &value_kind::TEXT).map(Into::into),
         allow_root: document.take_or("allow_root", &value_kind::FLAG, false),
@@ -104,6 +108,9 @@ fn read_document(mut document: Section<'_, '_>, machine: &str) -> Config {
         missing_addresses,
         relay: relay(&mut document),
         access: access::rules(&mut document, &table_names, &sender_auth),
+        content,
+        rewrite: rewrite::rewriting(&mut document, &table_names),
+        bcc: rewrite::copies(&mut document, &table_names),
         milters: external::milters(&mut document, &listeners),
         policy_services: external::policy_services(&mut document, &listeners),
         rate_limits: rate_limits::limits(&mut document, &listeners),
@@ -115,7 +122,7 @@ fn read_document(mut document: Section<'_, '_>, machine: &str) -> Config {
         proxy: retrieval::proxy(&mut document, &data_dir, &listeners),
         listeners,
         http,
-        queues: queues::queues(&mut document, &table_names),
+        queues,
         scheduler: queues::scheduler(&mut document),
         bounce: limits::bounce(&mut document),
         signing: signing::signing(&mut document, &table_names, &data_dir),

@@ -505,6 +505,7 @@ mod tests {
     fn rules() -> ClassifierRules {
         let lists = QueueNumber(3);
         ClassifierRules {
+            chosen: Vec::new(),
             headers: vec![("Precedence: bulk".parse().unwrap(), lists)],
             senders: vec![("@lists.example".parse().unwrap(), lists)],
             sender_tables: Vec::new(),

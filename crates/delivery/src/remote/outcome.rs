@@ -13,7 +13,7 @@
 use std::time::Duration;
 
 use mail::{EnhancedCode, Outcome, Reply};
-use protocol::mime::seven_bit::SevenBitError;
+use protocol::mime::PartLimitError;
 use protocol::smtp::client::{BeginTransactionError, CloseReason, RecipientOutcome, SmtpStage};
 
 use super::connection::close_reason;
@@ -90,7 +90,7 @@ pub(super) fn unsendable_outcome(unsendable: BeginTransactionError) -> Outcome {
 }
 
 /// RFC 3463 section 3.7: the message cannot be converted for a server without 8BITMIME.
-pub(super) fn unconverted_outcome(error: SevenBitError) -> Outcome {
+pub(super) fn unconverted_outcome(error: PartLimitError) -> Outcome {
     let text = format!("the server does not accept 8-bit messages, and {error}");
     Outcome::Failed(Reply::new(554, EnhancedCode(5, 6, 3), text))
 }

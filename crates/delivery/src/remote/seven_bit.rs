@@ -10,7 +10,8 @@ use std::sync::Arc;
 
 use mail::{Body, BodyError};
 use net::{read_from_disk, read_if_cached};
-use protocol::mime::seven_bit::{SevenBitConverter, SevenBitError, SevenBitPlan, SevenBitScan};
+use protocol::mime::PartLimitError;
+use protocol::mime::seven_bit::{SevenBitConverter, SevenBitPlan, SevenBitScan};
 use protocol::smtp::client::{ContentSize, DotStuffing};
 
 /// How many octets of a body are read and converted at once.
@@ -22,7 +23,7 @@ pub(super) enum UnconvertedMessage {
     /// It cannot be read.
     Body(BodyError),
     /// It exceeds a limit.
-    Limit(SevenBitError),
+    Limit(PartLimitError),
 }
 
 impl From<BodyError> for UnconvertedMessage {

@@ -22,6 +22,8 @@ pub(super) enum TableUse {
     Aliases,
     /// Names at local domains and their targets (aliases(5)).
     LocalAliases,
+    /// Addresses and the one address that each becomes or that gets a copy (canonical(5), sender_bcc_maps).
+    Canonical,
     /// Existing names at local domains.
     LocalUsers,
     /// Actions of access(5) for clients, names or addresses; only for tables that are queried at
@@ -46,6 +48,7 @@ impl TableUse {
             }
             TableUse::LocalUsers => "Mail to users of this machine that are not in another table gets 451",
             TableUse::Aliases | TableUse::LocalAliases => "Mail to all addresses of the domains that use it gets 451",
+            TableUse::Canonical => "All mail whose addresses it would be asked for gets 451",
             TableUse::Access => "All mail that its rule applies to gets 451",
             TableUse::Transports => "Mail to local domains gets 451, and mail to other domains waits in the queue,",
         }
@@ -147,6 +150,7 @@ fn pattern_values(value: &str, of_use: TableUse, site: &SiteDomains) -> Result<S
             let targets: Vec<String> = words(value).iter().map(target).collect::<Result<_, _>>()?;
             if targets.is_empty() { Err("a line has no target") } else { Ok(targets.join(", ")) }
         }
+        TableUse::Canonical => target(&value.to_owned()),
         TableUse::Mailboxes if value.contains([',', '"']) => Err("a mailbox folder contains a comma or a quote"),
         TableUse::Mailboxes => Ok(value.to_owned()),
         _ => Ok(String::new()),
@@ -176,7 +180,7 @@ pub(super) fn keys(key: &str, of_use: TableUse, site: &SiteDomains) -> Result<Ve
         (_, true) if whole(key.to_owned()) => Ok(vec![key.to_owned()]),
         (_, true) => Err("the key is not an address"),
         // A local domain, which is in `Domains`.
-        (TableUse::Aliases | TableUse::Mailboxes | TableUse::Recipients, false)
+        (TableUse::Aliases | TableUse::Canonical | TableUse::Mailboxes | TableUse::Recipients, false)
             if key.contains('.') && !site.domains.iter().any(|d| d == key) =>
         {
             Ok(Vec::new())
@@ -184,7 +188,8 @@ pub(super) fn keys(key: &str, of_use: TableUse, site: &SiteDomains) -> Result<Ve
         (_, false) => {
             let at = |domain: &String| format!("{key}@{domain}");
             // virtual(5): a name also applies at the origin.
-            let origin = Some(&site.origin).filter(|it| of_use == TableUse::Aliases && !site.domains.contains(it));
+            let origin = Some(&site.origin)
+                .filter(|it| matches!(of_use, TableUse::Aliases | TableUse::Canonical) && !site.domains.contains(it));
             let keys: Vec<String> =
                 site.domains.iter().chain(origin).map(at).filter(|key| whole(key.clone())).collect();
             if keys.is_empty() { Err("a name without a domain, and there is no local domain") } else { Ok(keys) }
@@ -200,6 +205,11 @@ fn values(value: &str, of_use: TableUse, site: &SiteDomains) -> Result<String, &
             Err("the mailbox folder contains a comma or a quote")
         }
         TableUse::Mailboxes | TableUse::Access | TableUse::Transports => Ok(value.to_owned()),
+        TableUse::Canonical => match value.strip_prefix('@') {
+            Some(domain) if Address::new("postmaster", domain).is_ok() => Ok(value.to_owned()),
+            _ if words(value).len() == 1 => target(value, site),
+            _ => Err("it is not one address"),
+        },
         TableUse::Aliases | TableUse::LocalAliases => {
             let targets: Result<Vec<String>, _> = words(value).iter().map(|word| target(word, site)).collect();
             let targets = targets?;

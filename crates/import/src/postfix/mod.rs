@@ -7,6 +7,7 @@ mod access;
 mod access_table;
 mod certificates;
 mod config_draft;
+mod content_rules;
 mod delivery_methods;
 mod dnsbl;
 mod domains;
@@ -26,6 +27,7 @@ mod output_text;
 mod policy;
 mod quotas;
 mod restrictions;
+mod rewriting;
 mod rules;
 mod sql;
 mod transport_target;
@@ -157,6 +159,8 @@ impl Conversion<'_> {
         self.logins();
         self.access();
         self.quotas();
+        self.content_rules();
+        self.rewriting();
         self.policy();
         self.write_deferred_table();
     }

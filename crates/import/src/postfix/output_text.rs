@@ -7,7 +7,7 @@ use super::config_draft::{ConfigDraft, ParameterOutcome, TomlSection};
 use super::main_cf::MainCf;
 
 /// Headers in the order of default.toml; longer headers sort by their first word.
-const ORDER: [&str; 15] = [
+const ORDER: [&str; 18] = [
     "",
     "[[listener]]",
     "[[certificate]]",
@@ -16,6 +16,9 @@ const ORDER: [&str; 15] = [
     "[relay]",
     "[smtp]",
     "[[access]]",
+    "[[content]]",
+    "[rewrite]",
+    "[bcc]",
     "[limits]",
     "[[table]]",
     "[[domain]]",

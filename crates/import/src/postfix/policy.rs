@@ -59,14 +59,7 @@ const NOT_NEEDED: [(&str, &str); 49] = [
 ];
 
 /// Unsupported parameters that affect mail, and what happens instead.
-const BEHAVIOR_CHANGES: [(&str, &str); 33] = [
-    ("always_bcc", "There are no copies of all mail"),
-    ("recipient_bcc_maps", "There are no copies of mail by its recipient"),
-    ("sender_bcc_maps", "There are no copies of mail by its sender"),
-    ("canonical_maps", "Mail keeps the addresses that it has, and gets 550 if only the rewritten recipient exists"),
-    ("recipient_canonical_maps", "Mail to recipients that it rewrites gets 550 unless they exist; use `aliases`"),
-    ("sender_canonical_maps", "Mail keeps the senders that it rewrites"),
-    ("masquerade_domains", "Mail keeps the names of hosts in its addresses"),
+const BEHAVIOR_CHANGES: [(&str, &str); 22] = [
     ("smtp_generic_maps", "Mail is sent with the addresses that it rewrites, such as those of local users"),
     ("relocated_maps", "Mail to users who have moved gets 550 without their new address, or is accepted if they exist"),
     ("content_filter", "Mail is delivered without passing the filter; put the filter before or after this server"),
@@ -79,10 +72,6 @@ const BEHAVIOR_CHANGES: [(&str, &str); 33] = [
         "non_smtpd_milters",
         "Mail of local programs is accepted without milters until you add a [[milter]]: nothing is signed or marked",
     ),
-    ("header_checks", "Mail that it refuses, holds, redirects or changes is delivered unchanged"),
-    ("body_checks", "Mail that it refuses, holds, redirects or changes is delivered unchanged"),
-    ("mime_header_checks", "Mail that it refuses, holds, redirects or changes is delivered unchanged"),
-    ("nested_header_checks", "Mail that it refuses, holds, redirects or changes is delivered unchanged"),
     ("smtp_header_checks", "Mail is sent with its header unchanged"),
     ("milter_header_checks", "Mail that it refuses, holds, redirects or changes is delivered unchanged"),
     (
@@ -143,10 +132,10 @@ const NOTES: [(&str, &str); 63] = [
     ("*_destination_recipient_limit", "see `recipients_per_message` of the transport"),
     ("*_destination_concurrency_*", "see `connections` of the transport"),
     ("*_destination_rate_delay", "see `rate` of the transport"),
-    ("*_canonical_classes", "addresses are not rewritten"),
-    ("masquerade_*", "addresses are not rewritten"),
-    ("canonical_*", "addresses are not rewritten"),
-    ("local_header_rewrite_clients", "headers are not rewritten"),
+    ("*_canonical_classes", "no table rewrites these addresses"),
+    ("masquerade_*", "no domain is masqueraded"),
+    ("canonical_*", "no table rewrites these addresses"),
+    ("local_header_rewrite_clients", "no table rewrites addresses"),
     ("remote_header_rewrite_domain", "headers are not rewritten"),
     ("always_add_missing_headers", "mail of local programs and of users always gets Date and Message-ID"),
     ("bounce_*", "notices to senders use Mailrace's texts"),

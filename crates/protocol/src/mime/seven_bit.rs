@@ -20,42 +20,28 @@
 //! | header fields                           | the same octets: 8BITMIME does not allow others either   |
 //!
 //! A message that is changed has MIME-Version. If it had no Content-Type, that becomes text of
-//! `unknown-8bit` (RFC 1428). Only [`DEPTH_MAX`] and [`PARTS_MAX`] prevent a conversion.
+//! `unknown-8bit` (RFC 1428). Only [`DEPTH_MAX`](super::DEPTH_MAX) and [`PARTS_MAX`](super::PARTS_MAX)
+//! prevent a conversion.
 
-mod content_type;
 mod encoder;
-mod header;
-mod lines;
 mod plan;
 #[cfg(test)]
 mod tests;
-mod walker;
 
 use std::borrow::Cow;
 use std::sync::Arc;
 
 pub use plan::{SevenBitPlan, SevenBitScan};
-pub use walker::{DEPTH_MAX, PARTS_MAX};
 
+use super::{
+    ContentKind, DeclaredEncoding, FieldKind, LineFragment, PartHeader, PartLimitError, PartVisitor, PartWalker,
+    Structure,
+};
 use encoder::Encoder;
-use header::{ContentKind, DeclaredEncoding, FieldKind, PartHeader};
-use lines::LineFragment;
 use plan::{PartPlan, Treatment};
-use walker::{PartVisitor, PartWalker, Structure};
-
-/// Why a message cannot be converted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SevenBitError {
-    /// Exceeds [`PARTS_MAX`].
-    #[error("the message has more than {PARTS_MAX} MIME parts")]
-    TooManyParts,
-    /// Exceeds [`DEPTH_MAX`].
-    #[error("the MIME parts of the message are nested more than {DEPTH_MAX} deep")]
-    TooDeep,
-}
 
 /// Converts a message in memory. Borrowed if nothing has to be changed.
-pub fn to_seven_bit(message: &[u8]) -> Result<Cow<'_, [u8]>, SevenBitError> {
+pub fn to_seven_bit(message: &[u8]) -> Result<Cow<'_, [u8]>, PartLimitError> {
     let mut scan = SevenBitScan::new();
     scan.handle_input(message);
     let plan = scan.finish()?;
@@ -164,7 +150,9 @@ impl PartVisitor for PartWriter<'_> {
         };
         match kind {
             ContentKind::Message => Structure::Message,
-            ContentKind::Multipart { .. } if matches!(treatment, Treatment::Keep | Treatment::SevenBit) => {
+            ContentKind::Multipart { is_signed: false, .. }
+                if matches!(treatment, Treatment::Keep | Treatment::SevenBit) =>
+            {
                 Structure::Multipart
             }
             _ => Structure::Leaf,

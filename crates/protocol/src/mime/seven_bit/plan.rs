@@ -1,10 +1,10 @@
 //! What the conversion changes, part by part. The plan is made by reading the message once; it is
 //! needed because the header of a part, which says how it is encoded, comes before its content.
 
-use super::SevenBitError;
-use super::header::{ContentKind, DeclaredEncoding, FieldKind, PartHeader};
-use super::lines::LineFragment;
-use super::walker::{PartVisitor, PartWalker, Structure};
+use crate::mime::{
+    ContentKind, DeclaredEncoding, FieldKind, LineFragment, PartHeader, PartLimitError, PartVisitor, PartWalker,
+    Structure,
+};
 
 /// Octets of a line, without its end (RFC 5321 section 4.5.3.1.6).
 const LINE_OCTETS_MAX: usize = 998;
@@ -112,7 +112,7 @@ impl SevenBitScan {
     }
 
     /// The message ends here.
-    pub fn finish(mut self) -> Result<SevenBitPlan, SevenBitError> {
+    pub fn finish(mut self) -> Result<SevenBitPlan, PartLimitError> {
         self.walker.finish(&mut self.scan)?;
         Ok(self.scan.into_plan())
     }
@@ -180,15 +180,17 @@ impl PartVisitor for PartScan {
             self.has_mime_version = header.has_mime_version;
         }
         let encoding = header.encoding();
-        if encoding == DeclaredEncoding::EightBit && *kind != ContentKind::Untouchable {
+        let is_untouchable =
+            matches!(kind, ContentKind::Multipart { is_signed: true, .. } | ContentKind::OpaqueMultipart);
+        if encoding == DeclaredEncoding::EightBit && !is_untouchable {
             self.parts[self.part].treatment = Treatment::SevenBit;
         }
         let kind = match kind {
+            _ if is_untouchable => LeafKind::Untouchable,
             ContentKind::Message => return Structure::Message,
             ContentKind::Multipart { .. } => return Structure::Multipart,
             ContentKind::Text => LeafKind::Text,
-            ContentKind::Binary => LeafKind::Binary,
-            ContentKind::Untouchable => LeafKind::Untouchable,
+            ContentKind::Binary | ContentKind::OpaqueMultipart => LeafKind::Binary,
         };
         self.begin_content(ScannedRegion::Leaf {
             kind,

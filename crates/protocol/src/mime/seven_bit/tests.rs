@@ -1,6 +1,7 @@
 //! Messages and what becomes of them.
 
 use super::*;
+use crate::mime::{DEPTH_MAX, PARTS_MAX};
 
 /// Lines of text with CRLF; `\xe4` and the like stand for octets, the rest is as in Rust.
 fn message(text: &[u8]) -> Vec<u8> {
@@ -57,7 +58,7 @@ fn lines_with_hyphens_in_a_header_do_not_read_its_fields_again() {
     scan.handle_input(&message(text.as_bytes()));
     assert!(scan.finish().is_ok());
     // At most once after each of the two fields, and for the part.
-    let parsed = content_type::tests::PARSED.get();
+    let parsed = crate::mime::content_type::tests::PARSED.get();
     assert!((1..=3).contains(&parsed), "{parsed} times");
 }
 
@@ -253,8 +254,8 @@ fn a_message_beyond_the_limits_is_not_converted() {
     let part = b"--a\r\n\r\n\xe4\r\n";
     let with = |parts| [b"Content-Type: multipart/x; boundary=a\r\n\r\n".to_vec(), part.repeat(parts)].concat();
     assert!(to_seven_bit(&with(PARTS_MAX - 1)).is_ok());
-    assert_eq!(to_seven_bit(&with(PARTS_MAX)), Err(SevenBitError::TooManyParts));
+    assert_eq!(to_seven_bit(&with(PARTS_MAX)), Err(PartLimitError::TooManyParts));
     let nested = |depth| [b"Content-Type: message/rfc822\r\n\r\n".repeat(depth), b"\r\n\xe4\r\n".to_vec()].concat();
     assert!(to_seven_bit(&nested(DEPTH_MAX)).is_ok());
-    assert_eq!(to_seven_bit(&nested(DEPTH_MAX + 1)), Err(SevenBitError::TooDeep));
+    assert_eq!(to_seven_bit(&nested(DEPTH_MAX + 1)), Err(PartLimitError::TooDeep));
 }

@@ -4,17 +4,17 @@
 use memchr::memchr;
 
 /// Octets of a fragment, with its line end. A delimiter and the name of a field fit into one.
-pub(super) const FRAGMENT_OCTETS_MAX: usize = 1024;
+pub const FRAGMENT_OCTETS_MAX: usize = 1024;
 
 /// A line, or a part of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct LineFragment<'a> {
+pub struct LineFragment<'a> {
     /// The octets before the line end.
-    pub(super) text: &'a [u8],
+    pub text: &'a [u8],
     /// CRLF or LF; empty if the line continues, or the message ends here.
-    pub(super) end: &'static [u8],
+    pub end: &'static [u8],
     /// The line begins here.
-    pub(super) is_start: bool,
+    pub is_start: bool,
 }
 
 /// Holds the beginning of a fragment until the rest comes.

@@ -12,10 +12,14 @@ const FIELD_OCTETS_MAX: usize = 8 << 10;
 
 /// What a line of a header belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum FieldKind {
+pub enum FieldKind {
+    /// Content-Type.
     ContentType,
+    /// Content-Transfer-Encoding.
     TransferEncoding,
+    /// MIME-Version.
     MimeVersion,
+    /// Another field.
     Other,
     /// No field: some readers end the header before it.
     Malformed,
@@ -23,12 +27,14 @@ pub(super) enum FieldKind {
 
 /// What Content-Transfer-Encoding says (RFC 2045 section 6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum DeclaredEncoding {
+pub enum DeclaredEncoding {
     /// `7bit`, or nothing.
     SevenBit,
     /// `8bit` or `binary`.
     EightBit,
+    /// `quoted-printable`.
     QuotedPrintable,
+    /// `base64`.
     Base64,
     /// Readers show such a content as it is.
     Unknown,
@@ -36,26 +42,29 @@ pub(super) enum DeclaredEncoding {
 
 /// What a content is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum ContentKind {
+pub enum ContentKind {
     /// Text, or made of lines like it.
     Text,
     /// Anything else that has no parts.
     Binary,
     /// A message with a header of its own.
     Message,
+    /// Parts between delimiters.
     Multipart {
+        /// What delimiters have after their two hyphens.
         boundary: Box<[u8]>,
         /// Parts without a type are messages (RFC 2046 section 5.1.5).
         is_digest: bool,
+        /// multipart/signed, which nobody on the way may change (RFC 1847 section 2.1).
+        is_signed: bool,
     },
-    /// multipart/signed, which nobody on the way may change (RFC 1847 section 2.1); or a multipart whose
-    /// boundary is not understood, while readers may find its parts.
-    Untouchable,
+    /// A multipart whose boundary is not understood, while readers may find its parts.
+    OpaqueMultipart,
 }
 
 /// A header as it comes in.
 #[derive(Debug)]
-pub(super) struct PartHeader {
+pub struct PartHeader {
     field: FieldKind,
     content_type: Option<Vec<u8>>,
     encoding: Option<Vec<u8>>,
@@ -114,7 +123,8 @@ impl PartHeader {
         value.extend_from_slice(&text[..text.len().min(room)]);
     }
 
-    pub(super) fn encoding(&self) -> DeclaredEncoding {
+    /// How the content is encoded.
+    pub fn encoding(&self) -> DeclaredEncoding {
         let word = first_word(self.encoding.as_deref().unwrap_or_default());
         match word.to_ascii_lowercase().as_slice() {
             b"" | b"7bit" => DeclaredEncoding::SevenBit,
@@ -141,9 +151,11 @@ impl PartHeader {
         };
         let is_cut = self.content_type.as_ref().is_some_and(|value| value.len() == FIELD_OCTETS_MAX);
         match (found.main.as_slice(), found.sub.as_slice(), found.boundary) {
-            (b"multipart", b"signed", _) => ContentKind::Untouchable,
-            (b"multipart", _, _) if found.has_unknown_boundary || is_cut => ContentKind::Untouchable,
-            (b"multipart", sub, Some(boundary)) => ContentKind::Multipart { boundary, is_digest: sub == b"digest" },
+            (b"multipart", _, _) if found.has_unknown_boundary || is_cut => ContentKind::OpaqueMultipart,
+            (b"multipart", sub, Some(boundary)) => {
+                ContentKind::Multipart { boundary, is_digest: sub == b"digest", is_signed: sub == b"signed" }
+            }
+            (b"multipart", b"signed", None) => ContentKind::OpaqueMultipart,
             // An encoded message, which RFC 2045 section 6.4 forbids, is passed through unread.
             (b"message", b"rfc822", _) if !is_encoded => ContentKind::Message,
             (b"text" | b"message" | b"multipart" | b"", _, _) => ContentKind::Text,

@@ -10,7 +10,6 @@
 //! The line end before a delimiter belongs to the delimiter (RFC 2046 section 5.1.1), so the last line
 //! end of a content waits for the next line. The end of the message ends everything that is open.
 
-use super::SevenBitError;
 use super::header::{ContentKind, DeclaredEncoding, FieldKind, PartHeader};
 use super::lines::{FRAGMENT_OCTETS_MAX, LineFragment, LineReader};
 
@@ -19,17 +18,32 @@ pub const DEPTH_MAX: usize = 100;
 /// How many parts a message may have, with itself, multiparts and enclosed messages.
 pub const PARTS_MAX: usize = 10_000;
 
+/// Why the parts of a message are not read to the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PartLimitError {
+    /// Exceeds [`PARTS_MAX`].
+    #[error("the message has more than {PARTS_MAX} MIME parts")]
+    TooManyParts,
+    /// Exceeds [`DEPTH_MAX`].
+    #[error("the MIME parts of the message are nested more than {DEPTH_MAX} deep")]
+    TooDeep,
+}
+
 /// How a content is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Structure {
+pub enum Structure {
+    /// It has no parts.
     Leaf,
+    /// A message with a header of its own.
     Message,
+    /// Parts between delimiters. Only for [`ContentKind::Multipart`].
     Multipart,
 }
 
 /// What happens to the parts; they are numbered from 0, the message itself, in the order of their
-/// headers.
-pub(super) trait PartVisitor {
+/// headers. Each octet of the message is passed on once, in order: in a line of a header, a text, a line
+/// end or a separator.
+pub trait PartVisitor {
     /// The header of this part begins.
     fn begin_header(&mut self, part: usize, is_message: bool);
     /// A line of the header, or a fragment of one.
@@ -52,7 +66,7 @@ pub(super) trait PartVisitor {
 
 /// The position in the structure of a message.
 #[derive(Debug)]
-pub(super) struct PartWalker {
+pub struct PartWalker {
     lines: LineReader,
     walk: Walk,
 }
@@ -67,7 +81,7 @@ struct Walk {
     parts: usize,
     /// A line end that may belong to a delimiter.
     held_end: &'static [u8],
-    error: Option<SevenBitError>,
+    error: Option<PartLimitError>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,8 +110,15 @@ struct Delimiter {
     is_last: bool,
 }
 
+impl Default for PartWalker {
+    fn default() -> Self {
+        PartWalker::new()
+    }
+}
+
 impl PartWalker {
-    pub(super) fn new() -> PartWalker {
+    /// Starts before the first octet.
+    pub fn new() -> PartWalker {
         let walk = Walk {
             frames: Vec::new(),
             region: Region::Start,
@@ -110,13 +131,18 @@ impl PartWalker {
         PartWalker { lines: LineReader::new(), walk }
     }
 
-    pub(super) fn handle_input(&mut self, input: &[u8], visitor: &mut impl PartVisitor) {
+    /// Reads the next octets of the message; where it is split makes no difference to what is found.
+    pub fn handle_input(&mut self, input: &[u8], visitor: &mut impl PartVisitor) {
         self.walk.begin(visitor);
         self.lines.handle_input(input, &mut |line| self.walk.handle_line(&line, visitor));
     }
 
-    /// The message ends here. After an error, the parts were not visited to the end.
-    pub(super) fn finish(&mut self, visitor: &mut impl PartVisitor) -> Result<(), SevenBitError> {
+    /// The message ends here.
+    ///
+    /// # Errors
+    ///
+    /// The parts were not visited to the end.
+    pub fn finish(&mut self, visitor: &mut impl PartVisitor) -> Result<(), PartLimitError> {
         self.walk.begin(visitor);
         self.lines.finish(&mut |line| self.walk.handle_line(&line, visitor));
         self.walk.finish(visitor);
@@ -216,7 +242,7 @@ impl Walk {
 
     fn begin_header(&mut self, default_is_message: bool, is_message: bool, visitor: &mut impl PartVisitor) {
         if self.parts == PARTS_MAX {
-            self.error = Some(SevenBitError::TooManyParts);
+            self.error = Some(PartLimitError::TooManyParts);
             return;
         }
         (self.part, self.parts) = (self.parts, self.parts + 1);
@@ -233,11 +259,11 @@ impl Walk {
             return;
         }
         if self.frames.len() == DEPTH_MAX {
-            self.error = Some(SevenBitError::TooDeep);
+            self.error = Some(PartLimitError::TooDeep);
             return;
         }
         let (boundary, is_digest) = match kind {
-            ContentKind::Multipart { boundary, is_digest } => (Some(boundary), is_digest),
+            ContentKind::Multipart { boundary, is_digest, .. } => (Some(boundary), is_digest),
             _ => (None, false),
         };
         let is_multipart = structure == Structure::Multipart;

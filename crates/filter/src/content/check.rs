@@ -1,0 +1,259 @@
+//! Evaluates the content rules at the end of a message: the header first, then the rest as far as a rule
+//! needs it.
+
+use std::io;
+use std::sync::Arc;
+
+use mail::{EnhancedCode, OperatorLog, QueueId, Reply};
+
+use super::attachment::PartFields;
+use super::edits::ContentEdits;
+use super::field_text::{is_mime_field, name_and_value, unfolded};
+use super::findings::{Findings, LineSpot, TooManyChanges};
+use super::line_patterns::{LinePatterns, RulePatterns};
+use super::scan::{HEADER_OCTETS_MAX, MessageScan, ScanError, ScanNeeds, compare_field};
+use super::table_conditions::found_in_tables;
+use super::{CompiledContentRule, ContentAction, ContentLimits, ContentRule, InvalidPattern, LinePlace};
+use crate::check::{
+    Check, CheckFactory, CheckFuture, CheckOrder, CheckedMessage, Decision, Origin, Refusal, SessionInfo, Verdict,
+};
+use crate::header;
+use crate::stage::{Stage, Stages};
+
+const REFUSED: Reply = Reply::constant(550, EnhancedCode(5, 7, 1), "Message content rejected");
+const DEFERRED: Reply =
+    Reply::constant(451, EnhancedCode(4, 7, 1), "Message content not accepted now, try again later");
+const UNAVAILABLE: Reply = Reply::constant(451, EnhancedCode(4, 3, 0), "Content rules unavailable, try again later");
+const TOO_COMPLEX: Reply = Reply::constant(554, EnhancedCode(5, 6, 0), "Message structure too complex to be checked");
+/// The name of the refusal in the log where no single rule refuses.
+const BY_ALL: &str = "content rules";
+/// Octets that are read at once; other sessions of the thread go on between two pieces.
+const PIECE_OCTETS: usize = 32 << 10;
+
+/// The content rules: makes the [`Check`]s of sessions, which keep nothing of them.
+pub struct ContentRules {
+    rules: Vec<CompiledContentRule>,
+    patterns: RulePatterns,
+    limits: ContentLimits,
+    log: Arc<dyn OperatorLog>,
+}
+
+/// Why the rules cannot be evaluated.
+#[derive(Debug, thiserror::Error)]
+enum CheckError {
+    #[error(transparent)]
+    Scan(#[from] ScanError),
+    #[error("cannot read the message: {0}")]
+    Unreadable(#[from] io::Error),
+    #[error("{0}")]
+    Table(String),
+}
+
+impl From<TooManyChanges> for CheckError {
+    fn from(error: TooManyChanges) -> CheckError {
+        CheckError::Scan(error.into())
+    }
+}
+
+impl ContentRules {
+    pub(super) fn of(
+        rules: Vec<CompiledContentRule>,
+        limits: ContentLimits,
+        log: Arc<dyn OperatorLog>,
+    ) -> Result<ContentRules, InvalidPattern> {
+        let numbered = || rules.iter().map(|rule| &rule.rule).enumerate();
+        let patterns = RulePatterns {
+            fields: LinePatterns::new(numbered(), &[LinePlace::Header, LinePlace::Mime, LinePlace::Nested])?,
+            lines: LinePatterns::new(numbered(), &[LinePlace::Body])?,
+        };
+        Ok(ContentRules { rules, patterns, limits, log })
+    }
+
+    async fn check(&self, session: &SessionInfo<'_>, message: &mut dyn CheckedMessage) -> Verdict {
+        let is_in_scope = |CompiledContentRule { rule, .. }: &CompiledContentRule| {
+            rule.scope.includes_session(session) && rule.scope.includes_message(session)
+        };
+        let in_scope: Vec<bool> = self.rules.iter().map(is_in_scope).collect();
+        if !in_scope.contains(&true) {
+            return Verdict::default();
+        }
+        match self.find(Findings::new(&self.rules, in_scope), message).await {
+            Ok(findings) => self.verdict(findings, session.id),
+            Err(error) => {
+                let id = session.id.map(|id| id.to_string()).unwrap_or_default();
+                self.log.log_line(format_args!("content rules: cannot check {id}: {error}"));
+                let reply = if let CheckError::Scan(_) = error { TOO_COMPLEX } else { UNAVAILABLE };
+                refuse(BY_ALL, reply).into()
+            }
+        }
+    }
+
+    /// Reads the message as far as a rule needs it.
+    async fn find<'r>(
+        &'r self,
+        mut findings: Findings<'r>,
+        message: &mut dyn CheckedMessage,
+    ) -> Result<Findings<'r>, CheckError> {
+        if !findings.any_rule(|rule| rule.rule.lines.is_some() || rule.rule.attachment.is_some()) {
+            return Ok(findings);
+        }
+        let header = read_header(message).await?;
+        self.compare_header(message.prefix(), &header, &mut findings)?;
+        let lines = std::mem::take(&mut findings.table_lines);
+        for line in found_in_tables(&self.rules, lines).await.map_err(CheckError::Table)? {
+            findings.add_line(line.rule, &line.text, line.spot.as_ref())?;
+        }
+        let needs = needs_beyond_header(&findings, &header);
+        if needs == ScanNeeds::default() {
+            return Ok(findings);
+        }
+        let mut scan = MessageScan::new(&self.patterns, needs, self.limits, findings);
+        let mut position = 0;
+        loop {
+            let chunk = message.read_content(position).await?;
+            let piece = &chunk[..chunk.len().min(PIECE_OCTETS)];
+            let has_more = piece.len() < chunk.len();
+            position += piece.len() as u64;
+            if piece.is_empty() || !scan.handle_input(piece) {
+                return Ok(scan.finish()?);
+            }
+            if has_more {
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+
+    /// Compares the fields before the content and those of its header.
+    fn compare_header(&self, prefix: &[u8], content: &[u8], findings: &mut Findings<'_>) -> Result<(), TooManyChanges> {
+        if !findings.any_rule(|CompiledContentRule { rule, .. }| is_about_fields(rule)) {
+            return Ok(());
+        }
+        let mut names: Vec<String> = Vec::new();
+        for field in header::fields(prefix) {
+            let text = unfolded(field);
+            let Some((name, _)) = name_and_value(&text) else { continue };
+            let folded = name.to_ascii_lowercase();
+            let number = 1 + names.iter().filter(|known| **known == folded).count();
+            self.compare_own_field(&text, name, &LineSpot::Prefix(folded.as_str().into(), number), findings)?;
+            names.push(folded);
+        }
+        let mut start = 0;
+        for field in header::fields(content) {
+            let place = start..start + field.len() as u64;
+            start = place.end;
+            let text = unfolded(field);
+            let Some((name, _)) = name_and_value(&text) else { continue };
+            self.compare_own_field(&text, name, &LineSpot::Field(place), findings)?;
+        }
+        Ok(())
+    }
+
+    fn compare_own_field(
+        &self,
+        text: &str,
+        name: &str,
+        spot: &LineSpot,
+        findings: &mut Findings<'_>,
+    ) -> Result<(), TooManyChanges> {
+        let places: &[LinePlace] =
+            if is_mime_field(name) { &[LinePlace::Header, LinePlace::Mime] } else { &[LinePlace::Header] };
+        compare_field(&self.patterns, findings, places, text, Some(spot))
+    }
+
+    /// What the rules that apply do, in their order.
+    fn verdict(&self, findings: Findings<'_>, id: Option<QueueId>) -> Verdict {
+        let (mut edits, mut held, mut decision) = (ContentEdits::default(), false, Decision::Continue);
+        for (CompiledContentRule { rule, .. }, found) in findings.applying() {
+            match &rule.action {
+                ContentAction::Accept if rule.list.is_some() => continue,
+                ContentAction::Accept => break,
+                ContentAction::Refuse(reply) => decision = refuse(&rule.name, reply.clone().unwrap_or(REFUSED)),
+                ContentAction::Defer(reply) => decision = refuse(&rule.name, reply.clone().unwrap_or(DEFERRED)),
+                ContentAction::Discard => decision = Decision::Discard { by: rule.name.clone() },
+                ContentAction::Hold => held = true,
+                ContentAction::Warn => {
+                    let line = found.line.as_ref().map(|line| &line.text).or(found.attachment.as_ref());
+                    let (id, line) = (id.map(|id| id.to_string()).unwrap_or_default(), line.map_or("", |line| line));
+                    self.log.log_line(format_args!("content rule '{}' matches {id}: {line}", rule.name));
+                }
+                _ => {
+                    if let Err(not_a_field) = edits.add(rule, found) {
+                        let text = not_a_field.0;
+                        self.log.log_line(format_args!(
+                            "content rule '{}' changes nothing: not a header field: {text}",
+                            rule.name
+                        ));
+                    }
+                }
+            }
+            if decision != Decision::Continue {
+                break;
+            }
+        }
+        let edits = if decision == Decision::Continue { edits.into_edits() } else { Vec::new() };
+        Verdict { decision, held, edits, findings: Vec::new() }
+    }
+}
+
+fn refuse(by: &str, reply: Reply) -> Decision {
+    Decision::Refuse(Refusal { by: by.into(), reply })
+}
+
+fn is_about_fields(rule: &ContentRule) -> bool {
+    [LinePlace::Header, LinePlace::Mime, LinePlace::Nested].into_iter().any(|place| rule.looks_at(place))
+}
+
+/// What the rules about this message need that its own header cannot say.
+fn needs_beyond_header(findings: &Findings<'_>, header: &[u8]) -> ScanNeeds {
+    let (has_parts, is_attachment) = match PartFields::read(header) {
+        PartFields::Unreadable => (true, true),
+        PartFields::Read { media_type, names, is_marked } => {
+            let has_parts = media_type.starts_with("multipart/") || media_type.starts_with("message/");
+            (has_parts, is_marked || !names.is_empty() || !media_type.starts_with("text/"))
+        }
+    };
+    let is_about_parts = |rule: &ContentRule| rule.looks_at(LinePlace::Mime) || rule.looks_at(LinePlace::Nested);
+    ScanNeeds {
+        fields: has_parts && findings.any_rule(|rule| is_about_parts(&rule.rule)),
+        lines: findings.any_rule(|rule| rule.rule.looks_at(LinePlace::Body)),
+        attachments: (has_parts || is_attachment) && findings.any_rule(|rule| rule.rule.attachment.is_some()),
+    }
+}
+
+/// The header of the content, without the empty line after it.
+async fn read_header(message: &mut dyn CheckedMessage) -> Result<Vec<u8>, CheckError> {
+    let mut start = Vec::new();
+    loop {
+        let chunk = message.read_content(start.len() as u64).await?;
+        let chunk = &chunk[..chunk.len().min(PIECE_OCTETS)];
+        start.extend_from_slice(chunk);
+        if let Some(len) = header::header_len(&start, chunk.is_empty()) {
+            start.truncate(len);
+            return Ok(start);
+        }
+        if start.len() > HEADER_OCTETS_MAX {
+            return Err(ScanError::HeaderTooLong.into());
+        }
+    }
+}
+
+impl CheckFactory for ContentRules {
+    fn order(&self) -> CheckOrder {
+        CheckOrder::ContentRules
+    }
+
+    fn stages(&self, origin: Origin) -> Stages {
+        let takes_part = self.rules.iter().any(|rule| rule.rule.scope.includes_origin(origin));
+        takes_part.then_some(Stage::Message).into_iter().collect()
+    }
+
+    fn start(self: Arc<Self>) -> Box<dyn Check> {
+        Box::new(self)
+    }
+}
+
+impl Check for Arc<ContentRules> {
+    fn message<'a>(&'a mut self, session: &'a SessionInfo<'a>, message: &'a mut dyn CheckedMessage) -> CheckFuture<'a> {
+        Box::pin(self.check(session, message))
+    }
+}

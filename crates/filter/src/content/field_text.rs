@@ -1,0 +1,132 @@
+//! Fields as text: without line ends, with encoded words decoded (RFC 2047), and the file names in their
+//! parameters (RFC 2231).
+
+use std::borrow::Cow;
+
+use mail_parser::HeaderValue;
+use mail_parser::parsers::MessageStream;
+
+/// Octets of a decoded value, before it is decoded.
+const ENCODED_OCTETS_MAX: usize = 4 << 10;
+
+/// A field on one line: its line ends are removed, so that the white space of the folds remains. Octets
+/// that are not UTF-8 are replaced.
+pub(super) fn unfolded(field: &[u8]) -> Cow<'_, str> {
+    let field = field.trim_ascii_end();
+    if !field.iter().any(|octet| matches!(octet, b'\r' | b'\n')) {
+        return String::from_utf8_lossy(field);
+    }
+    let octets: Vec<u8> = field.iter().copied().filter(|octet| !matches!(octet, b'\r' | b'\n')).collect();
+    Cow::Owned(String::from_utf8_lossy(&octets).into_owned())
+}
+
+/// The name and the value of an unfolded field; None if it is none.
+pub(super) fn name_and_value(text: &str) -> Option<(&str, &str)> {
+    let (name, value) = text.split_once(':')?;
+    Some((name.trim_ascii_end(), value.trim_ascii()))
+}
+
+/// Whether the field is about the content of a part (RFC 2045).
+pub(super) fn is_mime_field(name: &str) -> bool {
+    name.eq_ignore_ascii_case("MIME-Version")
+        || name.get(..8).is_some_and(|start| start.eq_ignore_ascii_case("Content-"))
+}
+
+/// An unfolded field with its encoded words decoded; None if it has none.
+pub(super) fn decoded(text: &str) -> Option<String> {
+    let (name, value) = text.split_once(':').filter(|(_, value)| value.contains("=?"))?;
+    Some(format!("{name}: {}", decoded_words(value)?))
+}
+
+fn decoded_words(value: &str) -> Option<String> {
+    let line = line_of(value)?;
+    match MessageStream::new(line.as_bytes()).parse_unstructured() {
+        HeaderValue::Text(text) => Some(text.replace(['\r', '\n', '\0'], " ")),
+        _ => None,
+    }
+}
+
+/// The type in a Content-Type field or the word in Content-Disposition, in lower case, and the file names
+/// in the parameters. None: too long to be read.
+pub(super) fn type_and_names(value: &str) -> Option<(String, Vec<String>)> {
+    let line = line_of(value)?;
+    let HeaderValue::ContentType(found) = MessageStream::new(line.as_bytes()).parse_content_type() else {
+        return Some((String::new(), Vec::new()));
+    };
+    let main = found.ctype().to_ascii_lowercase();
+    let media_type = match found.subtype() {
+        Some(subtype) => format!("{main}/{}", subtype.to_ascii_lowercase()),
+        None => main,
+    };
+    let named = found.attributes().unwrap_or_default().iter();
+    let names = named.filter(|it| it.name.eq_ignore_ascii_case("filename") || it.name.eq_ignore_ascii_case("name"));
+    Some((media_type, names.map(|it| file_name(&it.value)).collect()))
+}
+
+/// The addresses in the value of a field; none if it has no address, or is too long to be read.
+pub(super) fn addresses(value: &str) -> Vec<String> {
+    let Some(line) = line_of(value).filter(|_| value.contains('@')) else { return Vec::new() };
+    match MessageStream::new(line.as_bytes()).parse_address() {
+        HeaderValue::Address(found) => found.iter().filter_map(|it| it.address().map(str::to_owned)).collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// Encoded words do not belong into parameters, but many programs write them there. Windows ignores dots
+/// and white space at the end.
+fn file_name(name: &str) -> String {
+    let decoded = if name.contains("=?") { decoded_words(name) } else { None };
+    let name = decoded.as_deref().unwrap_or(name);
+    name.trim_end_matches(|character: char| character == '.' || character.is_whitespace()).to_owned()
+}
+
+/// With the line end that the parser expects.
+fn line_of(value: &str) -> Option<String> {
+    (value.len() <= ENCODED_OCTETS_MAX).then(|| format!("{value}\r\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn encoded_words_are_decoded() {
+        assert_eq!(
+            decoded("Subject: =?utf-8?B?w6RiYw==?= =?iso-8859-1?q?d=E9?= e").as_deref(),
+            Some("Subject: \u{e4}bcd\u{e9} e")
+        );
+        assert_eq!(decoded("Subject: plain"), None);
+        assert!(decoded("Subject: =?utf-8?Q?a=0D=0Ab?=").is_some_and(|text| !text.contains('\n')));
+    }
+
+    #[test]
+    fn file_names_are_found_in_every_notation() {
+        for (value, expected) in [
+            ("attachment; filename=\"a b.exe\"", "a b.exe"),
+            ("attachment; filename=a.exe", "a.exe"),
+            ("attachment; filename*=UTF-8''%C3%A4.exe", "\u{e4}.exe"),
+            ("attachment; filename*0=\"a\"; filename*1=\".exe\"", "a.exe"),
+            ("attachment; filename*0*=UTF-8''%C3%A4; filename*1=\".exe\"", "\u{e4}.exe"),
+            ("application/x; name=\"=?utf-8?B?w6QuZXhl?=\"", "\u{e4}.exe"),
+            ("application/x; name=\"a.exe. \"", "a.exe"),
+        ] {
+            assert_eq!(type_and_names(value).unwrap().1, [expected], "{value}");
+        }
+        assert_eq!(type_and_names("Text/HTML; charset=x").unwrap(), ("text/html".to_owned(), Vec::new()));
+        assert_eq!(type_and_names(&"x".repeat(5000)), None);
+    }
+
+    #[test]
+    fn addresses_are_found_in_a_field() {
+        assert_eq!(addresses("\"x, y\" <a@b.example>, list: c@d.example;"), ["a@b.example", "c@d.example"]);
+        assert!(addresses("no address").is_empty());
+    }
+
+    #[test]
+    fn a_field_is_on_one_line() {
+        assert_eq!(unfolded(b"Subject: a\r\n\tb\r\n"), "Subject: a\tb");
+        assert_eq!(unfolded(b"X: \xe9\r\n"), "X: \u{fffd}");
+        assert_eq!(name_and_value("A b : c: d "), Some(("A b", "c: d")));
+        assert!(is_mime_field("content-type") && is_mime_field("Mime-Version") && !is_mime_field("Subject"));
+    }
+}

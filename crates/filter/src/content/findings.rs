@@ -1,0 +1,160 @@
+//! What was found in a message for each rule, and how lists share its lines.
+
+use std::ops::Range;
+
+use super::attachment::Attachment;
+use super::{CompiledContentRule, ContentAction};
+
+/// Lines that are replaced or removed in one message.
+pub(super) const CHANGES_MAX: usize = 1000;
+/// Characters of a line that the log has.
+const LOGGED_CHARS_MAX: usize = 200;
+
+/// Where a line is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum LineSpot {
+    /// A field before the content: of its name, the number from the top, from 1.
+    Prefix(Box<str>, usize),
+    /// A field of the content, with its line end.
+    Field(Range<u64>),
+    /// A line of the body, with its line end, if it has one.
+    Line(Range<u64>, &'static [u8]),
+}
+
+/// What was found for one rule.
+#[derive(Debug, Default)]
+pub(super) struct RuleFindings {
+    /// The first line that matches.
+    pub(super) line: Option<FoundLine>,
+    /// The first attachment that matches, by its name or type.
+    pub(super) attachment: Option<Box<str>>,
+    /// The lines to replace or remove, with the new text.
+    pub(super) changes: Vec<(LineSpot, Option<String>)>,
+}
+
+/// A line that matches, as far as it is needed.
+#[derive(Debug)]
+pub(super) struct FoundLine {
+    /// For the log, cut.
+    pub(super) text: Box<str>,
+    /// The text of the rule with the groups of the match.
+    pub(super) filled: Option<String>,
+}
+
+/// A line that a rule matches if its table has the value.
+#[derive(Debug)]
+pub(super) struct TableLine {
+    pub(super) rule: usize,
+    pub(super) text: String,
+    pub(super) spot: Option<LineSpot>,
+}
+
+/// What was found for all rules.
+pub(super) struct Findings<'r> {
+    rules: &'r [CompiledContentRule],
+    /// Which rules are about this message.
+    in_scope: Vec<bool>,
+    found: Vec<RuleFindings>,
+    pub(super) table_lines: Vec<TableLine>,
+    changes: usize,
+}
+
+/// [`CHANGES_MAX`] is exceeded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct TooManyChanges;
+
+impl<'r> Findings<'r> {
+    pub(super) fn new(rules: &'r [CompiledContentRule], in_scope: Vec<bool>) -> Findings<'r> {
+        let found = rules.iter().map(|_| RuleFindings::default()).collect();
+        Findings { rules, in_scope, found, table_lines: Vec::new(), changes: 0 }
+    }
+
+    /// Whether a rule about this message meets the test.
+    pub(super) fn any_rule(&self, is_met: impl Fn(&CompiledContentRule) -> bool) -> bool {
+        self.rules.iter().zip(&self.in_scope).any(|(rule, in_scope)| *in_scope && is_met(rule))
+    }
+
+    /// Takes a line that the conditions of these rules match, which are in order, each with the form of
+    /// the line that it matches. A line without a spot is a decoded form that is not in the message.
+    pub(super) fn take_line(
+        &mut self,
+        matching: &[(usize, &str)],
+        spot: Option<&LineSpot>,
+    ) -> Result<(), TooManyChanges> {
+        let mut taken: Vec<&str> = Vec::new();
+        for &(number, text) in matching {
+            let CompiledContentRule { rule, table } = &self.rules[number];
+            if !self.in_scope[number] {
+                continue;
+            }
+            if let Some(list) = rule.list.as_deref() {
+                if taken.contains(&list) {
+                    continue;
+                }
+                taken.push(list);
+            }
+            match table {
+                Some(_) => {
+                    self.table_lines.push(TableLine { rule: number, text: text.to_owned(), spot: spot.cloned() });
+                }
+                None => self.add_line(number, text, spot)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// A line matches all conditions of a rule on lines.
+    pub(super) fn add_line(
+        &mut self,
+        number: usize,
+        text: &str,
+        spot: Option<&LineSpot>,
+    ) -> Result<(), TooManyChanges> {
+        let rule = &self.rules[number].rule;
+        let fill = |template: &str| {
+            let first = rule.lines.as_ref().and_then(|lines| lines.matches.first());
+            first.map_or_else(|| template.to_owned(), |pattern| pattern.fill(template, text))
+        };
+        let filled = match &rule.action {
+            ContentAction::Prepend(template) | ContentAction::Replace(template) => Some(fill(template)),
+            _ => None,
+        };
+        let found = &mut self.found[number];
+        let is_change = matches!(rule.action, ContentAction::Replace(_) | ContentAction::Remove);
+        if let Some(spot) = spot.filter(|_| is_change) {
+            self.changes += 1;
+            if self.changes > CHANGES_MAX {
+                return Err(TooManyChanges);
+            }
+            found.changes.push((spot.clone(), filled.clone()));
+        }
+        found.line.get_or_insert_with(|| FoundLine { text: cut(text), filled });
+        Ok(())
+    }
+
+    /// Takes an attachment, which is complete.
+    pub(super) fn take_attachment(&mut self, attachment: &Attachment) {
+        let name = attachment.names.first().unwrap_or(&attachment.media_type);
+        for ((rule, found), _) in
+            self.rules.iter().zip(&mut self.found).zip(&self.in_scope).filter(|(_, in_scope)| **in_scope)
+        {
+            if rule.rule.attachment.as_ref().is_some_and(|condition| condition.includes(attachment)) {
+                found.attachment.get_or_insert_with(|| cut(name));
+            }
+        }
+    }
+
+    /// The rules that apply, in order, with what was found for them.
+    pub(super) fn applying(self) -> impl Iterator<Item = (&'r CompiledContentRule, RuleFindings)> {
+        let rules = self.rules.iter().zip(self.found).zip(self.in_scope);
+        rules.filter_map(|((rule, found), in_scope)| {
+            let has_line = rule.rule.lines.is_none() || found.line.is_some();
+            let has_attachment = rule.rule.attachment.is_none() || found.attachment.is_some();
+            (in_scope && has_line && has_attachment).then_some((rule, found))
+        })
+    }
+}
+
+fn cut(text: &str) -> Box<str> {
+    text.chars().take(LOGGED_CHARS_MAX).collect::<String>().into()
+}

@@ -1,0 +1,93 @@
+//! Which rules match a line: all their regular expressions are searched for in one pass.
+
+use std::ops::Range;
+
+use regex::{RegexSet, RegexSetBuilder};
+
+use super::{ContentRule, InvalidPattern, LinePlace, Pattern};
+
+/// Memory of all compiled patterns together, in octets.
+const SET_OCTETS_MAX: usize = 256 << 20;
+/// Memory for the states of a search, in octets, for each thread that searches. Beyond it they are made
+/// anew.
+const SEARCH_OCTETS_MAX: usize = 8 << 20;
+
+/// The patterns of all rules.
+pub(super) struct RulePatterns {
+    /// Of those that look at fields.
+    pub(super) fields: LinePatterns,
+    /// Of those that look at lines of the body.
+    pub(super) lines: LinePatterns,
+}
+
+/// The patterns of the rules that look at some kind of line.
+pub(super) struct LinePatterns {
+    set: RegexSet,
+    conditions: Vec<NumberedCondition>,
+    /// A condition may hold for a line that no pattern matches.
+    has_condition_without_match: bool,
+}
+
+/// The condition of a rule, with the numbers of its patterns in the set.
+struct NumberedCondition {
+    rule: usize,
+    places: Vec<LinePlace>,
+    fields: Vec<Box<str>>,
+    matches: Range<usize>,
+    unless: Range<usize>,
+}
+
+impl LinePatterns {
+    /// Of the rules that look at one of these places.
+    ///
+    /// # Errors
+    ///
+    /// The patterns are too large together.
+    pub(super) fn new<'r>(
+        rules: impl Iterator<Item = (usize, &'r ContentRule)>,
+        places: &[LinePlace],
+    ) -> Result<LinePatterns, InvalidPattern> {
+        let (mut patterns, mut conditions) = (Vec::new(), Vec::new());
+        for (rule, lines) in rules.filter_map(|(number, rule)| Some((number, rule.lines.as_ref()?))) {
+            if !lines.places.iter().any(|place| places.contains(place)) {
+                continue;
+            }
+            let mut add = |added: &[Pattern]| {
+                let first = patterns.len();
+                patterns.extend(added.iter().map(|pattern| pattern.as_str().to_owned()));
+                first..patterns.len()
+            };
+            let (matches, unless) = (add(&lines.matches), add(&lines.unless));
+            let (places, fields) = (lines.places.clone(), lines.fields.clone());
+            conditions.push(NumberedCondition { rule, places, fields, matches, unless });
+        }
+        let set = RegexSetBuilder::new(&patterns)
+            .case_insensitive(true)
+            .size_limit(SET_OCTETS_MAX)
+            .dfa_size_limit(SEARCH_OCTETS_MAX)
+            .build()
+            .map_err(|_| InvalidPattern::too_large_together())?;
+        let has_condition_without_match = conditions.iter().any(|condition| condition.matches.is_empty());
+        Ok(LinePatterns { set, conditions, has_condition_without_match })
+    }
+
+    /// The rules, in order, whose condition this line meets. `field` is the name of a field, as it was
+    /// sent.
+    pub(super) fn rules_of(&self, places: &[LinePlace], field: Option<&str>, text: &str) -> Vec<usize> {
+        if self.conditions.is_empty() {
+            return Vec::new();
+        }
+        let found = self.set.matches(text);
+        if !found.matched_any() && !self.has_condition_without_match {
+            return Vec::new();
+        }
+        let is_met = |condition: &&NumberedCondition| {
+            condition.places.iter().any(|place| places.contains(place))
+                && (condition.fields.is_empty()
+                    || field.is_some_and(|name| condition.fields.iter().any(|own| own.eq_ignore_ascii_case(name))))
+                && condition.matches.clone().all(|number| found.matched(number))
+                && !condition.unless.clone().any(|number| found.matched(number))
+        };
+        self.conditions.iter().filter(is_met).map(|condition| condition.rule).collect()
+    }
+}

@@ -1,0 +1,150 @@
+//! Rewrites the sender and the addresses in the header at the end of a message, after the content rules
+//! and before signatures.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use mail::{Address, EnhancedCode, OperatorLog, Reply};
+
+use super::header_addresses::{address_places, class_of};
+use super::{AddressClass, AddressRewriter, RewriteSettings};
+use crate::check::{
+    Check, CheckFactory, CheckFuture, CheckOrder, CheckedMessage, Decision, Origin, Refusal, SessionInfo, Submitter,
+    Verdict,
+};
+use crate::edit::{Edit, ReplacedOctets};
+use crate::header;
+use crate::stage::{Stage, Stages};
+
+const UNAVAILABLE: Reply =
+    Reply::constant(451, EnhancedCode(4, 3, 0), "Address rewriting unavailable, try again later");
+/// The name of the refusal in the log.
+const BY: &str = "rewrite";
+/// Octets of the header in which addresses are rewritten; those after it stay as they are.
+const HEADER_OCTETS_MAX: usize = 1 << 20;
+/// Addresses in the header of one message that are rewritten; others stay as they are.
+const ADDRESSES_MAX: usize = 1000;
+
+/// Rewrites what is known at the end of a message: makes the [`Check`]s of sessions, which keep nothing
+/// of them.
+pub struct HeaderRewriting {
+    /// What rewrites.
+    pub rewriter: Arc<AddressRewriter>,
+    /// Whose messages.
+    pub settings: RewriteSettings,
+    /// Where unavailable tables are logged.
+    pub log: Arc<dyn OperatorLog>,
+}
+
+/// An address in the header: its place in the content.
+struct HeaderAddress {
+    place: Range<u64>,
+    address: Address,
+    /// It is written without a domain.
+    is_completed: bool,
+}
+
+impl HeaderRewriting {
+    async fn check(&self, session: &SessionInfo<'_>, message: &mut dyn CheckedMessage) -> Verdict {
+        match self.edits(session, message).await {
+            Ok(edits) => Verdict { edits, ..Verdict::default() },
+            Err(why) => {
+                let id = session.id.map(|id| id.to_string()).unwrap_or_default();
+                self.log.log_line(format_args!("cannot rewrite the addresses of {id}: {why}"));
+                Decision::Refuse(Refusal { by: BY.into(), reply: UNAVAILABLE }).into()
+            }
+        }
+    }
+
+    async fn edits(&self, session: &SessionInfo<'_>, message: &mut dyn CheckedMessage) -> Result<Vec<Edit>, String> {
+        let sender = message.sender().cloned();
+        let found = if self.includes_header(session) { self.header_addresses(message).await? } else { Vec::new() };
+        let mut addresses: Vec<(Address, AddressClass)> =
+            found.iter().map(|(found, class)| (found.address.clone(), *class)).collect();
+        addresses.extend(sender.clone().map(|sender| (sender, AddressClass::EnvelopeSender)));
+        self.rewriter.rewrite_all(&mut addresses).await?;
+        let mut edits = Vec::new();
+        if let Some(sender) = sender
+            && let Some((rewritten, _)) = addresses.pop()
+            && rewritten != sender
+        {
+            edits.push(Edit::ChangeSender(Some(rewritten)));
+        }
+        let is_changed = |(found, new): &(HeaderAddress, Address)| found.is_completed || found.address != *new;
+        let changes = found.into_iter().zip(addresses).map(|((found, _), (new, _))| (found, new)).filter(is_changed);
+        let changes: Box<[ReplacedOctets]> =
+            changes.map(|(found, new)| (found.place, new.as_str().as_bytes().to_vec())).collect();
+        edits.extend((!changes.is_empty()).then_some(Edit::ReplaceOctets { changes }));
+        Ok(edits)
+    }
+
+    /// Whether addresses in the header are rewritten: never those of strangers, unless a setting names
+    /// their network.
+    fn includes_header(&self, session: &SessionInfo<'_>) -> bool {
+        match session.submitter {
+            Submitter::LocalProgram => true,
+            Submitter::User(_) if self.settings.header_users => true,
+            _ => session.client.is_some_and(|client| self.settings.header_clients.contains(client)),
+        }
+    }
+
+    async fn header_addresses(
+        &self,
+        message: &mut dyn CheckedMessage,
+    ) -> Result<Vec<(HeaderAddress, AddressClass)>, String> {
+        let header = read_header(message).await.map_err(|error| error.to_string())?;
+        let (mut start, mut found) = (0, Vec::new());
+        for field in header::fields(&header) {
+            let field_start = start;
+            start += field.len();
+            let Some(colon) = field.iter().position(|octet| *octet == b':') else { continue };
+            let name = String::from_utf8_lossy(field[..colon].trim_ascii_end());
+            let Some(class) = class_of(&name) else { continue };
+            for place in address_places(&field[colon + 1..]) {
+                let text = String::from_utf8_lossy(&field[colon + 1..][place.clone()]);
+                let Ok(address) = Address::parse_lenient(&text, Some(&self.rewriter.origin)) else { continue };
+                let first = (field_start + colon + 1 + place.start) as u64;
+                let place = first..first + place.len() as u64;
+                let is_completed = !text.contains('@');
+                found.push((HeaderAddress { place, address, is_completed }, class));
+            }
+        }
+        found.truncate(ADDRESSES_MAX);
+        Ok(found)
+    }
+}
+
+/// The header of the content as far as it is looked at.
+async fn read_header(message: &mut dyn CheckedMessage) -> std::io::Result<Vec<u8>> {
+    let mut start = Vec::new();
+    loop {
+        let chunk = message.read_content(start.len() as u64).await?;
+        let chunk = &chunk[..chunk.len().min(HEADER_OCTETS_MAX)];
+        let is_whole = chunk.is_empty() || start.len() >= HEADER_OCTETS_MAX;
+        start.extend_from_slice(chunk);
+        if let Some(len) = header::header_len(&start, is_whole) {
+            start.truncate(len);
+            return Ok(start);
+        }
+    }
+}
+
+impl CheckFactory for HeaderRewriting {
+    fn order(&self) -> CheckOrder {
+        CheckOrder::ContentRules
+    }
+
+    fn stages(&self, _: Origin) -> Stages {
+        [Stage::Message].into_iter().collect()
+    }
+
+    fn start(self: Arc<Self>) -> Box<dyn Check> {
+        Box::new(self)
+    }
+}
+
+impl Check for Arc<HeaderRewriting> {
+    fn message<'a>(&'a mut self, session: &'a SessionInfo<'a>, message: &'a mut dyn CheckedMessage) -> CheckFuture<'a> {
+        Box::pin(self.check(session, message))
+    }
+}

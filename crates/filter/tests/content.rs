@@ -1,0 +1,314 @@
+//! Content rules on messages: what they find, whatever the pieces in which a message is read, and what
+//! they do.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::fmt;
+use std::future::{Future, ready};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+
+use filter::content::{
+    AttachmentCondition, ContentAction, ContentLimits, ContentRule, ContentRules, LineCondition, LinePlace, Pattern,
+};
+use filter::{CheckFactory, CheckedMessage, ContentFuture, Decision, Edit, ServiceScope, SessionInfo, Verdict};
+use lookup::Table;
+use lookup::fixed::StaticTable;
+use mail::{Address, OperatorLog, Reply};
+
+/// A message that is read in pieces.
+struct PiecedMessage {
+    prefix: &'static str,
+    content: Vec<u8>,
+    piece: usize,
+    /// The position after the last octet that was read.
+    read_to: u64,
+}
+
+impl CheckedMessage for PiecedMessage {
+    fn sender(&self) -> Option<&Address> {
+        None
+    }
+
+    fn recipients(&self) -> Vec<&Address> {
+        Vec::new()
+    }
+
+    fn prefix(&self) -> &[u8] {
+        self.prefix.as_bytes()
+    }
+
+    fn content_len(&self) -> u64 {
+        self.content.len() as u64
+    }
+
+    fn is_eight_bit(&self) -> bool {
+        false
+    }
+
+    fn read_content(&mut self, position: u64) -> ContentFuture<'_> {
+        let from = (position as usize).min(self.content.len());
+        let to = (from + self.piece).min(self.content.len());
+        self.read_to = self.read_to.max(to as u64);
+        Box::pin(ready(Ok(&self.content[from..to])))
+    }
+
+    fn edit(&mut self, _: Edit) -> Pin<Box<dyn Future<Output = Result<(), Reply>> + Send + '_>> {
+        Box::pin(ready(Ok(())))
+    }
+}
+
+/// Keeps the lines.
+#[derive(Default)]
+struct RecordingLog(Mutex<Vec<String>>);
+
+impl OperatorLog for RecordingLog {
+    fn log_line(&self, line: fmt::Arguments<'_>) {
+        self.0.lock().unwrap().push(line.to_string());
+    }
+}
+
+fn patterns(patterns: &[&str]) -> Vec<Pattern> {
+    patterns.iter().map(|pattern| pattern.parse().unwrap()).collect()
+}
+
+fn rule(name: &str, action: ContentAction) -> ContentRule {
+    let scope = ServiceScope::default();
+    ContentRule { name: name.into(), list: None, scope, lines: None, attachment: None, action }
+}
+
+fn line_rule(place: LinePlace, pattern: &str, action: ContentAction) -> ContentRule {
+    let lines = LineCondition { places: vec![place], matches: patterns(&[pattern]), ..LineCondition::default() };
+    ContentRule { lines: Some(lines), ..rule(pattern, action) }
+}
+
+fn attachment_rule(names: &[&str], types: &[&str], larger_than: Option<u64>) -> ContentRule {
+    let globs = |names: &[&str]| names.iter().map(|name| Pattern::from_name(name).unwrap()).collect();
+    let attachment = AttachmentCondition { names: globs(names), types: globs(types), larger_than };
+    ContentRule { attachment: Some(attachment), ..rule("attachment", ContentAction::Hold) }
+}
+
+/// The verdict, and the octets that were read.
+fn check_in(piece: usize, rules: &[ContentRule], message: &str, log: &Arc<RecordingLog>) -> (Verdict, u64) {
+    let table: Arc<dyn Table> = Arc::new(StaticTable::new("all", vec!["x".to_owned()]));
+    let limits = ContentLimits { body_octets_max: 1000 };
+    let rules = ContentRules::new(rules.to_vec(), limits, |_| Some(&table), log.clone()).unwrap().unwrap();
+    let mut check = Arc::new(rules).start();
+    let content = message.replace('\n', "\r\n").into_bytes();
+    let mut message = PiecedMessage { prefix: "X-Spam: yes\r\nReceived: by us\r\n", content, piece, read_to: 0 };
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let verdict = runtime.block_on(check.message(&SessionInfo::default(), &mut message));
+    (verdict, message.read_to)
+}
+
+fn check(rules: &[ContentRule], message: &str) -> Verdict {
+    let (verdict, _) = check_in(usize::MAX / 2, rules, message, &Arc::default());
+    for piece in [1, 7, 1000] {
+        assert_eq!(check_in(piece, rules, message, &Arc::default()).0, verdict, "in pieces of {piece}");
+    }
+    verdict
+}
+
+fn holds(rules: &[ContentRule], message: &str) -> bool {
+    check(rules, message).held
+}
+
+fn refusal(verdict: &Verdict) -> Option<(&str, u16)> {
+    match &verdict.decision {
+        Decision::Refuse(refusal) => Some((&refusal.by, refusal.reply.code)),
+        _ => None,
+    }
+}
+
+const MULTIPART: &str = "Subject: out\nContent-Type: multipart/mixed; boundary=b\n\npreamble\n--b\n\
+    Content-Type: text/plain\nContent-Transfer-Encoding: quoted-printable\n\nhid=\nden =3D word\n--b\n\
+    Content-Type: application/x-thing; name=\"a.exe\"\nContent-Transfer-Encoding: base64\n\naGVs\nbG8=\n--b\n\
+    Content-Type: message/rfc822\n\nSubject: inner\nContent-Type: multipart/signed; boundary=s\n\n--s\n\
+    Content-Disposition: attachment; filename*=UTF-8''%C3%A4.js\n\nx\n--s--\n--b--\nepilogue\n";
+
+#[test]
+fn each_place_has_its_lines() {
+    for (place, pattern, is_found) in [
+        (LinePlace::Header, "^Subject: out$", true),
+        (LinePlace::Header, "^content-type: multipart", true),
+        (LinePlace::Header, "^X-Spam: yes$", true),
+        (LinePlace::Header, "inner|epilogue|application", false),
+        (LinePlace::Mime, "^Content-Type: application/x-thing", true),
+        (LinePlace::Mime, "boundary=b$", true),
+        (LinePlace::Mime, "boundary=s$", true),
+        (LinePlace::Mime, "Subject", false),
+        (LinePlace::Nested, "^Subject: inner$", true),
+        (LinePlace::Nested, "out|Content", false),
+        (LinePlace::Body, "^hidden = word$", true),
+        (LinePlace::Body, "^hid=$", true),
+        (LinePlace::Body, "^aGVs$", true),
+        (LinePlace::Body, "^preamble$", true),
+        (LinePlace::Body, "^epilogue$", true),
+        (LinePlace::Body, "Subject|^hello$", false),
+    ] {
+        assert_eq!(
+            holds(&[line_rule(place, pattern, ContentAction::Hold)], MULTIPART),
+            is_found,
+            "{place:?} {pattern}"
+        );
+    }
+}
+
+#[test]
+fn attachments_are_found_by_name_type_and_size() {
+    for (names, types, larger_than, is_found) in [
+        (&["*.exe"][..], &[][..], None, true),
+        (&["*.EXE"], &["application/*"], Some(4), true),
+        (&["*.exe"], &[], Some(5), false),
+        (&["*.exe"], &["text/*"], None, false),
+        (&["\u{e4}.js"], &[], None, true),
+        (&["*.zip"], &[], None, false),
+        (&[], &["message/rfc822"], None, true),
+        (&[], &["multipart/*"], None, false),
+    ] {
+        let rules = [attachment_rule(names, types, larger_than)];
+        assert_eq!(holds(&rules, MULTIPART), is_found, "{names:?} {types:?} {larger_than:?}");
+    }
+    let alone = "Content-Type: application/pdf\nContent-Transfer-Encoding: base64\n\naGVsbG8=\n";
+    assert!(holds(&[attachment_rule(&[], &["application/pdf"], Some(4))], alone));
+    assert!(!holds(&[attachment_rule(&[], &[], None)], "Subject: x\n\ntext\n"));
+}
+
+#[test]
+fn header_rules_do_not_read_the_body() {
+    let message = format!("Subject: out\n\n{}", "line\n".repeat(10_000));
+    let read = |rules: &[ContentRule]| check_in(100, rules, &message, &Arc::default()).1;
+    assert!(read(&[line_rule(LinePlace::Header, "nothing", ContentAction::Hold)]) <= 100);
+    assert!(read(&[line_rule(LinePlace::Mime, "nothing", ContentAction::Hold)]) <= 100);
+    assert!(read(&[attachment_rule(&["*.exe"], &[], None)]) <= 100);
+    assert_eq!(read(&[rule("all", ContentAction::Hold)]), 0);
+    // Lines of the body, only as far as they are compared.
+    assert!((1000..1300).contains(&read(&[line_rule(LinePlace::Body, "nothing", ContentAction::Hold)])));
+}
+
+#[test]
+fn rules_are_evaluated_in_order_and_the_first_decision_ends() {
+    let on_subject = |action| line_rule(LinePlace::Header, "^Subject:", action);
+    let verdict = check(
+        &[on_subject(ContentAction::Hold), on_subject(ContentAction::Refuse(None)), on_subject(ContentAction::Discard)],
+        MULTIPART,
+    );
+    assert_eq!((refusal(&verdict), verdict.held), (Some(("^Subject:", 550)), true));
+    let reply: Reply = "451 4.7.1 later".parse().unwrap();
+    let verdict = check(&[on_subject(ContentAction::Defer(Some(reply))), on_subject(ContentAction::Hold)], MULTIPART);
+    assert_eq!((refusal(&verdict), verdict.held), (Some(("^Subject:", 451)), false));
+    let verdict = check(&[on_subject(ContentAction::Accept), on_subject(ContentAction::Hold)], MULTIPART);
+    assert_eq!(verdict, Verdict::default());
+    let discarded = check(&[on_subject(ContentAction::Discard)], MULTIPART).decision;
+    assert_eq!(discarded, Decision::Discard { by: "^Subject:".into() });
+}
+
+#[test]
+fn a_list_gives_each_line_to_its_first_rule() {
+    let in_list =
+        |pattern, action| ContentRule { list: Some("l".into()), ..line_rule(LinePlace::Header, pattern, action) };
+    let rules = [in_list("^Subject: out", ContentAction::Accept), in_list("out|secret", ContentAction::Hold)];
+    assert!(!holds(&rules, "Subject: out\n\n"));
+    assert!(holds(&rules, "Subject: out\nX: secret\n\n"));
+    // The encoded form of a line is the same line.
+    assert!(!holds(&rules, "Subject: out =?utf-8?q?secret?=\n\n"));
+}
+
+#[test]
+fn several_patterns_and_exceptions_are_about_the_same_line() {
+    let lines = LineCondition {
+        places: vec![LinePlace::Header],
+        fields: vec!["subject".into()],
+        matches: patterns(&["sale", "win"]),
+        unless: patterns(&["order"]),
+        table: None,
+    };
+    let rules = [ContentRule { lines: Some(lines), ..rule("r", ContentAction::Hold) }];
+    assert!(holds(&rules, "Subject: win the\n sale\n\n"));
+    for header in ["Subject: sale\nX: win", "X: sale win", "Subject: win a sale order"] {
+        assert!(!holds(&rules, &format!("{header}\n\n")), "{header}");
+    }
+    assert!(holds(&rules, "Subject: =?utf-8?B?d2luIGEgc2FsZQ==?=\n\n"));
+}
+
+#[test]
+fn lines_are_replaced_and_removed_where_they_stand() {
+    let replaced = |place, pattern, text: &str| {
+        let edits = check(&[line_rule(place, pattern, ContentAction::Replace(text.into()))], MULTIPART).edits;
+        let [Edit::ReplaceOctets { changes }] = &*edits else { panic!("{edits:?}") };
+        let mut content = MULTIPART.replace('\n', "\r\n").into_bytes();
+        for (place, new) in changes.iter().rev() {
+            content.splice(place.start as usize..place.end as usize, new.iter().copied());
+        }
+        String::from_utf8(content).unwrap().replace("\r\n", "\n")
+    };
+    let text = replaced(LinePlace::Header, "^Subject: (.*)", "Subject: [x] $1");
+    assert_eq!(text, MULTIPART.replace("Subject: out", "Subject: [x] out"));
+    let text = replaced(LinePlace::Mime, "name=.a.exe", "Content-Type: text/plain");
+    assert_eq!(
+        text,
+        MULTIPART.replace("Content-Type: application/x-thing; name=\"a.exe\"", "Content-Type: text/plain")
+    );
+    assert_eq!(replaced(LinePlace::Body, "^epi(.*)", "pro$1"), MULTIPART.replace("epilogue", "prologue"));
+    assert_eq!(replaced(LinePlace::Nested, "inner", "X: y"), MULTIPART.replace("Subject: inner", "X: y"));
+    let removed = check(&[line_rule(LinePlace::Header, "^x-spam", ContentAction::Remove)], MULTIPART).edits;
+    assert_eq!(removed, [Edit::ReplaceField { name: "x-spam".into(), occurrence: 1, field: None }]);
+}
+
+#[test]
+fn recipients_fields_and_queues_are_edits() {
+    let address: Address = "copy@example.org".parse().unwrap();
+    let on_subject = |action| line_rule(LinePlace::Header, "^Subject: (.*)", action);
+    let edits = check(
+        &[
+            on_subject(ContentAction::Prepend("X-Was: $1".into())),
+            on_subject(ContentAction::Queue("slow".into())),
+            on_subject(ContentAction::Redirect(address.clone())),
+            on_subject(ContentAction::Bcc(address)),
+        ],
+        MULTIPART,
+    )
+    .edits;
+    let texts: Vec<String> = edits.iter().map(|edit| format!("{edit:?}")).collect();
+    assert!(texts[0].contains("X-Was: out") && texts[1].contains("X-Mailrace-Queue: slow"), "{texts:?}");
+    assert!(texts[2].starts_with("Redirect") && texts[3].starts_with("AddRecipient"), "{texts:?}");
+}
+
+#[test]
+fn a_table_has_the_value_or_an_address_in_it() {
+    let lines = LineCondition {
+        places: vec![LinePlace::Header],
+        fields: vec!["from".into()],
+        table: Some("all".into()),
+        ..LineCondition::default()
+    };
+    let rules = [ContentRule { lines: Some(lines), ..rule("r", ContentAction::Hold) }];
+    assert!(holds(&rules, "From: a@b.example\n\n") && !holds(&rules, "Subject: x\n\n"));
+}
+
+#[test]
+fn a_warning_is_a_line_in_the_log() {
+    let log = Arc::new(RecordingLog::default());
+    check_in(100, &[line_rule(LinePlace::Header, "out", ContentAction::Warn)], MULTIPART, &log);
+    assert_eq!(*log.0.lock().unwrap(), ["content rule 'out' matches : Subject: out"]);
+}
+
+#[test]
+fn hostile_structures_are_refused() {
+    let rules = [attachment_rule(&["*.exe"], &[], None)];
+    let many = format!("Content-Type: multipart/mixed; boundary=b\n\n{}", "--b\n\nx\n".repeat(10_001));
+    let deep: String =
+        (0..1000).map(|level| format!("Content-Type: multipart/mixed; boundary=b{level}x\n\n--b{level}x\n")).collect();
+    let long_boundary = format!("Content-Type: multipart/mixed; boundary={}\n\n", "b".repeat(70_000));
+    let long_name = format!("Content-Type: application/x; name={}\n\n", "n".repeat(70_000));
+    let long_header = format!("X: {}\n\n", "x".repeat(2 << 20));
+    for message in [many, deep, long_boundary, long_name, long_header] {
+        let (verdict, _) = check_in(64 << 10, &rules, &message, &Arc::default());
+        assert_eq!(refusal(&verdict), Some(("content rules", 554)), "{}", &message[..60]);
+    }
+    let lines = format!("Subject: x\n\n{}", "y\n".repeat(2000));
+    let removal = [line_rule(LinePlace::Header, "^X", ContentAction::Remove)];
+    let fields = format!("{}\n", "X: y\n".repeat(1001));
+    assert_eq!(refusal(&check_in(64 << 10, &removal, &fields, &Arc::default()).0), Some(("content rules", 554)));
+    assert!(!holds(&[line_rule(LinePlace::Body, "^z$", ContentAction::Hold)], &lines));
+}
