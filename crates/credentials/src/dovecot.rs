@@ -28,7 +28,7 @@ use super::binder::PasswordCheck;
 /// Connecting, until the server is ready, may take this long.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(5);
 /// A login may take this long. Dovecot delays refusals by some seconds.
-pub const ANSWER_TIME_MAX: Duration = Duration::from_secs(30);
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(30);
 /// The name of the service that the server's rules may use.
 const SERVICE: &str = "smtp";
 /// The size of one read.

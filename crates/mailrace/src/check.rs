@@ -235,21 +235,17 @@ fn open_signing_warning(config: &Config) -> Option<String> {
 
 /// Transports whose mail of some senders has no login.
 fn missing_login_warnings(config: &Config) -> impl Iterator<Item = String> {
-    let auth = |transport: &TransportSettings| transport.smtp().and_then(|smtp| smtp.auth.clone());
-    let lacks_login = |transport: &&TransportSettings| auth(transport).is_some_and(|auth| auth.login.is_none());
-    config.transports.iter().filter(lacks_login).map(|transport| {
-        let name = &transport.name;
+    let without_login = relay_logins(config).filter(|(_, auth)| auth.login.is_none());
+    without_login.map(|(name, _)| {
         format!("[transport.{name}] auth has no `user`: notices, and mail of senders without an entry, have no login")
     })
 }
 
 /// Transports that send passwords in clear text.
 fn cleartext_relay_warnings(config: &Config) -> impl Iterator<Item = String> {
-    let auth = |transport: &TransportSettings| transport.smtp().and_then(|smtp| smtp.auth.clone());
-    let is_open =
-        |transport: &&TransportSettings| auth(transport).is_some_and(|auth| auth.security == LoginSecurity::ClearText);
-    config.transports.iter().filter(is_open).map(|transport| {
-        format!("[transport.{}] auth sends passwords to next hops without TLS: they can be intercepted", transport.name)
+    let open = relay_logins(config).filter(|(_, auth)| auth.security == LoginSecurity::ClearText);
+    open.map(|(name, _)| {
+        format!("[transport.{name}] auth sends passwords to next hops without TLS: they can be intercepted")
     })
 }
 
@@ -303,8 +299,9 @@ fn readable_secret_warnings(loaded: &LoadedConfig) -> Vec<String> {
         BackendAccountSettings::Master { password_file, .. } => Some(password_file),
         BackendAccountSettings::User | BackendAccountSettings::UserUnchecked => None,
     };
-    let relays = relay_logins(&loaded.config).filter_map(|auth| auth.login.as_ref()).map(|login| login.secret.path());
-    let relay_tables = relay_logins(&loaded.config).filter_map(|auth| loaded.config.table(auth.senders.as_ref()?));
+    let relays =
+        relay_logins(&loaded.config).filter_map(|(_, auth)| auth.login.as_ref()).map(|login| login.secret.path());
+    let relay_tables = relay_logins(&loaded.config).filter_map(|(_, auth)| loaded.config.table(auth.senders.as_ref()?));
     let relay_tables = relay_tables.filter_map(|table| match &table.kind {
         TableKind::Text { path } | TableKind::Cdb { path } => Some(path),
         _ => None,
@@ -327,9 +324,9 @@ fn readable_secret_warnings(loaded: &LoadedConfig) -> Vec<String> {
     passwords.chain(keys).chain(stored).filter(is_open).map(warning).collect()
 }
 
-/// The logins of all transports.
-fn relay_logins(config: &Config) -> impl Iterator<Item = &RelayAuthSettings> {
-    config.transports.iter().filter_map(|transport| transport.smtp()?.auth.as_ref())
+/// The transports with logins.
+fn relay_logins(config: &Config) -> impl Iterator<Item = (&str, &RelayAuthSettings)> {
+    config.transports.iter().filter_map(|transport| Some((&*transport.name, transport.smtp()?.auth.as_ref()?)))
 }
 
 #[cfg(test)]

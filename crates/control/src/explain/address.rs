@@ -667,6 +667,7 @@ mod tests {
         let recipient = RecipientRoute {
             address: "joe@new.example".parse().unwrap(),
             destination: "new.example".into(),
+            origin: "from the directory",
             queue: QueueNumber(0),
             rule: String::new(),
             route: Ok(Route { answer: RouteAnswer::Hosts(hosts), valid_for: Duration::ZERO, transient: false }),

@@ -8,10 +8,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 
 use rustix::net::{
-    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recv,
-    send, sendmsg, socketpair,
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, send, sendmsg,
+    socketpair,
 };
-use tokio::io::unix::AsyncFd;
+use tokio::io::Interest;
+use tokio::net::UnixDatagram;
 use tokio::sync::oneshot;
 use tokio::task::spawn_local;
 
@@ -51,7 +52,7 @@ impl LauncherSocket {
 /// Runs programs, and learns how they end.
 #[derive(Clone)]
 pub(super) struct LauncherHandle {
-    socket: Rc<AsyncFd<OwnedFd>>,
+    socket: Rc<UnixDatagram>,
     next_number: Rc<Cell<u64>>,
     waiting: WaitingRuns,
 }
@@ -68,8 +69,10 @@ pub(super) struct StartedProgram {
 
 impl LauncherHandle {
     pub(super) fn new(socket: LauncherSocket) -> io::Result<Self> {
-        rustix::io::ioctl_fionbio(&socket.0, true)?;
-        let socket = Rc::new(AsyncFd::new(socket.0)?);
+        // The type of a socket of packets that has a connection is missing; the calls are the same.
+        let socket = std::os::unix::net::UnixDatagram::from(socket.0);
+        socket.set_nonblocking(true)?;
+        let socket = Rc::new(UnixDatagram::from_std(socket)?);
         let waiting = WaitingRuns::default();
         spawn_local(receive_ends(socket.clone(), waiting.clone()));
         Ok(LauncherHandle { socket, next_number: Rc::default(), waiting })
@@ -94,42 +97,28 @@ impl LauncherHandle {
     }
 
     async fn send(&self, message: &[u8], fds: &[OwnedFd]) -> io::Result<()> {
-        loop {
-            let mut ready = self.socket.writable().await?;
-            let sent = ready.try_io(|socket| {
-                let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
-                let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
-                let mut control = SendAncillaryBuffer::new(&mut space);
-                if !fds.is_empty() {
-                    control.push(SendAncillaryMessage::ScmRights(&fds));
-                }
-                let parts = [io::IoSlice::new(message)];
-                Ok(sendmsg(socket.get_ref(), &parts, &mut control, SendFlags::NOSIGNAL)?)
-            });
-            match sent {
-                Ok(sent) => return sent.map(drop),
-                Err(_would_block) => {}
+        let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+        let send = || {
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+            let mut control = SendAncillaryBuffer::new(&mut space);
+            if !fds.is_empty() {
+                control.push(SendAncillaryMessage::ScmRights(&fds));
             }
-        }
+            let parts = [io::IoSlice::new(message)];
+            Ok(sendmsg(&*self.socket, &parts, &mut control, SendFlags::NOSIGNAL)?)
+        };
+        self.socket.async_io(Interest::WRITABLE, send).await.map(drop)
     }
 }
 
 /// Tells each waiting run how it ended, until the launcher ends.
-async fn receive_ends(socket: Rc<AsyncFd<OwnedFd>>, waiting: WaitingRuns) {
+async fn receive_ends(socket: Rc<UnixDatagram>, waiting: WaitingRuns) {
     let mut buffer = vec![0; MESSAGE_OCTETS_MAX];
-    while let Ok(mut ready) = socket.readable().await {
-        let received = ready.try_io(|socket| Ok(recv(socket.get_ref(), &mut buffer[..], RecvFlags::empty())?));
-        match received {
-            Ok(Ok((octets @ 1.., _))) => {
-                let ended = decode_end(&buffer[..octets]);
-                let told = ended.and_then(|(number, end)| Some((waiting.borrow_mut().remove(&number)?, end)));
-                // The run may have been given up.
-                told.into_iter().for_each(|(sender, end)| drop(sender.send(end)));
-            }
-            Ok(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
-            Ok(Ok(_) | Err(_)) => break,
-            Err(_would_block) => {}
-        }
+    while let Ok(octets @ 1..) = socket.recv(&mut buffer).await {
+        let ended = decode_end(&buffer[..octets]);
+        let told = ended.and_then(|(number, end)| Some((waiting.borrow_mut().remove(&number)?, end)));
+        // The run may have been given up.
+        told.into_iter().for_each(|(sender, end)| drop(sender.send(end)));
     }
     waiting.borrow_mut().clear();
 }
