@@ -27,7 +27,8 @@ def chosen(kind):
         return
     if os.geteuid() != 0:
         raise RuntimeError("mounting a file system needs root")
-    with machine.run_folder(kind, KINDS[kind][1]) as folder, _mounted(folder, kind) as place:
+    # Short names: the path of a control socket has at most 107 octets.
+    with machine.run_folder("fs", KINDS[kind][1]) as folder, _mounted(folder, kind) as place:
         before = os.environ.get("MAILRACE_BENCH_DIR")
         os.environ["MAILRACE_BENCH_DIR"] = str(place)
         try:
@@ -45,7 +46,7 @@ def _restore(before):
 
 @contextlib.contextmanager
 def _mounted(folder, kind):
-    image, place = folder / f"{kind}.image", folder / kind
+    image, place = folder / "image", folder / "fs"
     place.mkdir()
     with open(image, "wb") as file:
         file.truncate(_IMAGE_OCTETS)

@@ -38,7 +38,7 @@ SLOW = Hops(LAME_DOMAINS // 2, "slow{}.test", ("* connect delay 30s",))
 MUTE = Hops(LAME_DOMAINS - LAME_DOMAINS // 2, "mute{}.test", ("* connect delay 1h",))
 PAIRS = 6
 NO_MORE = 1.05  # an interval of the ratio of the rates up to this is no more
-_SECONDS_MAX, _SECONDS_MAX_LEAST = 900, 75
+_SECONDS_MAX, _SECONDS_MAX_LEAST = 900, 45
 _COUNT_MIN = 2000  # in a smaller queue the runners only get in each other's way
 _BEST_PART = 1 / 12  # five minutes of an hour
 _CURVE_POINTS = 100
@@ -105,9 +105,9 @@ class MassSide(Drain):
 
     def for_trial(self, divisor):
         """The same side with less mail, in the same proportions, and less time."""
+        seconds_max = max(_SECONDS_MAX_LEAST, self.seconds_max // divisor)
         divisor = min(divisor, (self.load.count + sum(one.count for one in self.others)) // _COUNT_MIN)
         good, *others = [dataclasses.replace(one, count=one.count // divisor) for one in (self.load, *self.others)]
-        seconds_max = max(_SECONDS_MAX_LEAST, self.seconds_max // divisor)
         return dataclasses.replace(self, load=good, others=tuple(others), seconds_max=seconds_max)
 
     def measure(self, server, place):
@@ -120,9 +120,9 @@ class MassSide(Drain):
         curve = []
         figures = pairs.measure(server, lambda: self._drain(server, curve))
         server.server.stop()
-        left = server.server.queued_when_stopped()
         for sink in server.sinks:
             sink.stop()
+        left = server.server.queued_when_stopped()
         first, *lame = [sink.summary() for sink in server.sinks]
         faulty = first["recipients"] - first["seen"]["sound"]
         elsewhere = sum(summary["recipients"] for summary in lame)

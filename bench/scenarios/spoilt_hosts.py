@@ -36,7 +36,10 @@ from . import Scenario
 SOUND, SPOILT = "sound", "spoilt"
 PAIRS = 6
 _INSIDE = "MAILRACE_BENCH_NAMESPACES"  # set in the environment of the run in its namespaces
-_UNSHARE = "unshare --mount --net --pid --fork --kill-child --mount-proc --propagation private".split()
+# Whatever kills the outer process ends the namespaces, too.
+_UNSHARE = (
+    "setpriv --pdeathsig KILL unshare --mount --net --pid --fork --kill-child --mount-proc --propagation private".split()
+)
 _SOMAXCONN = pathlib.Path("/proc/sys/net/core/somaxconn")
 _TIMEOUT_SECONDS = 5
 _EMPTY_SECONDS_MAX = 300

@@ -85,13 +85,14 @@ impl SearchParameter {
         }
     }
 
-    /// The value in force as a point of the curve, from its text in the configuration; None if it is no number, or is 0
-    /// and stops what is measured.
+    /// The value in force as a point of the curve, from its text in the configuration; None if it is no number, is 0 and
+    /// stops what is measured, or is one of the load.
     #[must_use]
     pub fn in_force(self, present: &str, settings: &ServerSettings, processors: u64) -> Option<u64> {
         match self {
+            SearchParameter::Sessions => None,
             SearchParameter::Threads => Some(settings.session_threads(Some(processors))),
-            _ => present.parse().ok().filter(|value| *value > 0),
+            SearchParameter::Concurrency | SearchParameter::Batch => present.parse().ok().filter(|value| *value > 0),
         }
     }
 }
@@ -121,6 +122,7 @@ mod tests {
         assert_eq!(in_force(SearchParameter::Threads, "0"), Some(2), "half of the processors");
         assert_eq!(in_force(SearchParameter::Concurrency, "2000"), Some(2000));
         assert_eq!(in_force(SearchParameter::Concurrency, "0"), None, "it holds the queue");
+        assert_eq!(in_force(SearchParameter::Sessions, "100"), None, "clients are not configured");
     }
 
     #[test]
