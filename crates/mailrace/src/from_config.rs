@@ -25,6 +25,7 @@ use delivery::bounce::{NoticeLimiter, NoticeLimits, NoticeSigner};
 use delivery::pipe::PipeConfig;
 use delivery::remote::RemoteDeliveryConfig;
 use filter::access::AccessRules;
+use filter::content::ContentAction;
 use intake::{DomainMatcher, IntakeContext, ThrottledLog};
 use lookup::directory::{self, RecipientDirectory};
 use mail::{Address, LogLevel, OperatorLog, SenderRewriter, ServerLog};

@@ -298,6 +298,7 @@ fn context(
         proxy_networks: Networks::default(),
         checks: CheckChain::default(),
         rate_limits: None,
+        rewriter: None,
         greylist: None,
         body_memory: BodyMemoryBudget::new(1 << 20, 256 << 10),
         expanded_recipients_max: 10,
