@@ -51,6 +51,7 @@ class Searched:
 SEARCHED = (
     Searched("threads", "threads", "accept-many"),
     Searched("threads", "threads", "accept-one"),
+    Searched("threads", "threads", "read-http"),
     Searched("concurrency", "queue.local.concurrency", "deliver-maildir"),
     Searched("concurrency", "transport.smtp.connections", "relay"),
 )
@@ -104,7 +105,7 @@ class _Found:
         return [
             {
                 self.searched.parameter: one["value"],
-                "messages a second, median": round(one["rate"]),
+                f"{self._curve['result']['unit']}s a second, median": round(one["rate"]),
                 "interval": "{:,.0f} to {:,.0f}".format(*one["interval"]) if one["interval"] else "too few runs",
                 "runs": one["runs"],
                 "": self._mark(one["value"]),
