@@ -29,8 +29,7 @@ _NOTES = (
     "The interval of a measurement holds the true ratio with 95 %, although it was looked at after every round.",
     "A measurement goes on until its interval is below 1.05, and the value no reason to change the default, or above it. "
     "Where the interval contains 1.05 in the end, the machine was too noisy to decide.",
-    "Default 0 of `threads` is half the number of processors; default 0 of a queue's concurrency is no limit but that of "
-    "the transport, which adapts.",
+    "Default 0 of `threads` is half the number of processors.",
 )
 
 
@@ -51,6 +50,7 @@ class Searched:
 SEARCHED = (
     Searched("threads", "threads", "accept-many"),
     Searched("threads", "threads", "accept-one"),
+    Searched("threads", "threads", "read-http"),
     Searched("concurrency", "queue.local.concurrency", "deliver-maildir"),
     Searched("concurrency", "transport.smtp.connections", "relay"),
 )
@@ -104,7 +104,7 @@ class _Found:
         return [
             {
                 self.searched.parameter: one["value"],
-                "messages a second, median": round(one["rate"]),
+                f"{self._curve['result']['unit']}s a second, median": round(one["rate"]),
                 "interval": "{:,.0f} to {:,.0f}".format(*one["interval"]) if one["interval"] else "too few runs",
                 "runs": one["runs"],
                 "": self._mark(one["value"]),
