@@ -25,7 +25,7 @@ fn launch(commands: &[&str]) -> LauncherSocket {
         folder: "/".into(),
         null_sender: "MAILER-DAEMON".into(),
         delimiter: Some('+'),
-        arguments: ["/bin/sh", "-c", &command.replace('$', "$$"), "to=${recipient}"]
+        arguments: ["/bin/sh", "-c", command.replace('$', "$$").as_str(), "to=${recipient}"]
             .map(|text| text.parse().unwrap())
             .into(),
     };
