@@ -24,7 +24,7 @@ probe = {{ failures = 1000 }}
 transport = "filter"
 
 [[access]]
-sender = "refused@client.test"
+senders = ["refused@client.test"]
 action = "refuse"
 reply = "550 5.7.1 not you"
 

@@ -25,7 +25,9 @@ fn launch(commands: &[&str]) -> LauncherSocket {
         folder: "/".into(),
         null_sender: "MAILER-DAEMON".into(),
         delimiter: Some('+'),
-        arguments: ["/bin/sh", "-c", command, "to=${recipient}"].map(|text| text.parse().unwrap()).into(),
+        arguments: ["/bin/sh", "-c", command.replace('$', "$$").as_str(), "to=${recipient}"]
+            .map(|text| text.parse().unwrap())
+            .into(),
     };
     thread::spawn(move || launcher::serve(theirs));
     ours.define(&commands.iter().enumerate().map(program).collect::<Vec<_>>()).unwrap();
