@@ -23,6 +23,7 @@
 //! this is counted and logged.
 
 mod check;
+mod condition_result;
 mod conditions;
 mod explain;
 mod helo_fault;
@@ -47,7 +48,7 @@ use crate::stage::Stage;
 
 pub(crate) use check::ACCESS_METHOD;
 pub use check::{AccessCheck, VerdictRules};
-use conditions::ConditionResult;
+use condition_result::ConditionResult;
 pub use explain::RuleExplanation;
 pub use helo_fault::{HeloFault, HeloFaults};
 pub use host_names::{HostNameFuture, HostNames, ReverseName, ReverseNameState};

@@ -106,7 +106,9 @@ const CASES: &[(&str, &[&str], Expected)] = &[
         &[],
         Alarm("reject_unknown_sender_domain"),
     ),
-    ("smtpd_client_restrictions = reject_unknown_client_hostname", &[], Alarm("Mail that it refused is accepted")),
+    ("smtpd_client_restrictions = reject_unknown_client_hostname", &[], Text("reverse_name = [")),
+    ("smtpd_helo_restrictions = reject_non_fqdn_helo_hostname", &[], Text("helo_is = [\"not_qualified\"]")),
+    ("smtpd_client_recipient_rate_limit = 30", &[], Text("recipients = \"30/60s\"")),
     (
         "smtpd_data_restrictions = reject_multi_recipient_bounce",
         &[],

@@ -160,7 +160,7 @@ pub struct ListenerContext {
 }
 
 /// What clients must do before the greeting. Those that may relay are exempt.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GreetingPolicy {
     /// How long they must be silent; None: they need not.
     pub delay: Option<Duration>,
@@ -168,6 +168,13 @@ pub struct GreetingPolicy {
     pub exempt: Networks,
     /// Clients that talk earlier are refused. If not, access rules decide about them.
     pub refuses_early_talkers: bool,
+}
+
+impl Default for GreetingPolicy {
+    /// No delay; who talked earlier would be refused.
+    fn default() -> Self {
+        GreetingPolicy { delay: None, exempt: Networks::default(), refuses_early_talkers: true }
+    }
 }
 
 /// A client that was admitted.

@@ -262,10 +262,13 @@ fn greeting(section: &mut Section<'_, '_>, protocol: Option<ListenerProtocol>, t
         ["greeting_delay", "greeting_exempt", "early_talkers"].into_iter().for_each(|key| section.reject(key, why));
         return GreetingPolicy::default();
     }
+    let defaults = GreetingPolicy::default();
     GreetingPolicy {
         delay: section.take("greeting_delay", &value_kind::GREETING_DELAY),
-        exempt: networks(section, "greeting_exempt").unwrap_or_default(),
-        refuses_early_talkers: section.choice("early_talkers", &EARLY_TALKERS).unwrap_or(true),
+        exempt: networks(section, "greeting_exempt").unwrap_or(defaults.exempt),
+        refuses_early_talkers: section
+            .choice("early_talkers", &EARLY_TALKERS)
+            .unwrap_or(defaults.refuses_early_talkers),
     }
 }
 

@@ -7,28 +7,10 @@ use std::sync::Arc;
 use futures_util::future::join_all;
 use lookup::{LookupAnswer, Table};
 
+use super::condition_result::ConditionResult;
 use super::host_names::{KnownNames, find_names};
 use super::{CompiledRule, ConditionMatcher, DnsblCheck, RhsblCheck, keys};
 use crate::check::SessionInfo;
-
-/// The result of a condition.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum ConditionResult {
-    /// It matches.
-    Holds,
-    /// It matches: the table has the subject, with this value.
-    Value(String),
-    /// It matches: the DNS list has this name.
-    Listed(String),
-    /// It does not match.
-    Fails,
-    /// The table is unavailable; the reason.
-    TableUnavailable(String),
-    /// The DNS list is unavailable and lists nothing; the reason.
-    DnsblUnavailable(String),
-    /// A table or a DNS list must be queried.
-    Pending,
-}
 
 /// The results of a rule's conditions as far as they are known without a query.
 pub(super) fn check_in_memory(rule: &CompiledRule, info: &SessionInfo<'_>) -> Vec<ConditionResult> {

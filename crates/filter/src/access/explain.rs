@@ -1,6 +1,7 @@
 //! Evaluates the rules as a session does, and explains each one to people. Nothing is counted.
 
-use super::conditions::{self, ConditionResult};
+use super::condition_result::ConditionResult;
+use super::conditions;
 use super::rule_verdict::{self, RuleVerdict};
 use super::{AcceptedLists, AccessRules, CompiledRule};
 use crate::check::SessionInfo;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use futures_util::future::join;
 use lookup::directory::other_idn_form;
 
-use super::conditions::ConditionResult;
+use super::condition_result::ConditionResult;
 use super::{CompiledRule, ConditionMatcher, RhsblSubject};
 use crate::check::SessionInfo;
 

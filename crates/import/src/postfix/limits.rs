@@ -5,6 +5,7 @@ use mail::Address;
 use super::Conversion;
 use super::config_draft::{TomlSection, quoted};
 use super::listeners::quoted_networks;
+use super::words::duration_seconds;
 
 /// The kind of a parameter's value.
 #[derive(Clone, Copy)]
@@ -120,7 +121,7 @@ impl Conversion<'_> {
                     }
                 }
                 None => {
-                    octets.extend(self::duration_seconds(default, unit));
+                    octets.extend(duration_seconds(default, unit));
                     self.draft.unsupported(name, "0 means one attempt; here mail is always retried");
                 }
             }
@@ -169,21 +170,6 @@ fn rate(number: u64, seconds: u64) -> Result<String, &'static str> {
         seconds => ((number * 3600).div_ceil(seconds), 'h'),
     };
     u32::try_from(number).map(|number| quoted(&format!("{number}/{unit}"))).map_err(|_| "this is not a valid rate")
-}
-
-/// A time in seconds; `unit` applies to values without one.
-pub(super) fn duration_seconds(value: &str, unit: char) -> Option<u64> {
-    let unit = value.chars().last().filter(|c| c.is_ascii_alphabetic()).unwrap_or(unit);
-    let number: u64 = value.trim_end_matches(|c: char| c.is_ascii_alphabetic()).parse::<u32>().ok()?.into();
-    let seconds = match unit {
-        's' => 1,
-        'm' => 60,
-        'h' => 3600,
-        'd' => 86_400,
-        'w' => 604_800,
-        _ => return None,
-    };
-    Some(number * seconds)
 }
 
 #[cfg(test)]

@@ -7,10 +7,10 @@ use std::net::{Ipv4Addr, SocketAddr};
 use super::Conversion;
 use super::config_draft::{TomlSection, quoted, quoted_list};
 use super::inbound_services::{self, InboundService, TlsLevel};
-use super::limits::duration_seconds;
 use super::master_cf::Service;
 use super::networks::IpNet;
 use super::restrictions::ClientKind;
+use super::words::duration_seconds;
 
 /// A key, its value and its source.
 type ListenerKey = (&'static str, String, &'static str);

@@ -1,4 +1,4 @@
-//! Splits Postfix's lists at commas and white space outside braces.
+//! Splits Postfix's lists at commas and white space outside braces, and reads times.
 
 /// Splits at these characters outside braces, without empty words.
 pub(super) fn split(text: &str, parts: impl Fn(char) -> bool) -> Vec<String> {
@@ -47,6 +47,21 @@ pub(super) fn leading_braces(text: &str) -> Option<(&str, &str)> {
         }
     }
     None
+}
+
+/// A time in seconds; `unit` applies to values without one.
+pub(super) fn duration_seconds(value: &str, unit: char) -> Option<u64> {
+    let unit = value.chars().last().filter(|c| c.is_ascii_alphabetic()).unwrap_or(unit);
+    let number: u64 = value.trim_end_matches(|c: char| c.is_ascii_alphabetic()).parse::<u32>().ok()?.into();
+    let seconds = match unit {
+        's' => 1,
+        'm' => 60,
+        'h' => 3600,
+        'd' => 86_400,
+        'w' => 604_800,
+        _ => return None,
+    };
+    Some(number * seconds)
 }
 
 #[cfg(test)]
