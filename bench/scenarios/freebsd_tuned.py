@@ -23,6 +23,7 @@ import tempfile
 import comparison
 import pairs
 from comparison import Case, NullServer, Side
+from filesystem import MEMORY
 from peers import load, machine, postmark
 from peers.laboratory import Fetch, Files, Source, latency_seconds
 from peers.mailrace import Mailrace
@@ -37,7 +38,6 @@ CONNECTIONS, LOCAL_ADDRESSES = (10, 100, 1000), 10
 FILES, TRANSACTIONS = (1000, 20_000), 50_000
 RATES, RATE_SECONDS, USERS = (500, 1000, 2000, 4000), 20, 100
 PAIRS = 6
-MEMORY = pathlib.Path("/dev/shm")
 _EMPTY_SECONDS_MAX = 300
 _MESSAGE_DISK_OCTETS = 20_000  # a message, its queue record, and its share of the folders
 _OPEN_FILES = 4096

@@ -29,7 +29,7 @@ if waits == "child":
     time.sleep(60)
 with guard.watching():
     child = subprocess.Popen([sys.executable, __file__, path, "child"], pass_fds=guard.inherited())
-    while pathlib.Path(path).read_text() == "before":
+    while pathlib.Path(path).read_text() != "changed":
         time.sleep(0.01)
     if waits == "ends":
         child.kill()
@@ -91,6 +91,7 @@ class Guard(unittest.TestCase):
         line = [sys.executable, self.run, self.value, "waits"]
         run = subprocess.Popen(line, env=self.environment, stdout=subprocess.PIPE, text=True)
         self.addCleanup(run.stdout.close)
+        self.addCleanup(run.kill)
         child = int(run.stdout.readline())
         self.assertEqual(self.value.read_text(), "changed")
         run.kill()

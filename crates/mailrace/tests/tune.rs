@@ -54,7 +54,7 @@ fn a_setting_that_hurts_is_worse_and_the_same_value_twice_shows_nothing() {
 #[test]
 fn a_search_draws_a_curve_within_its_bounds() {
     let folder = tempfile::tempdir().unwrap();
-    let options = "--min 2 --max 8 --runs-max 8 --scenario accept-many --run 100ms --json --output result.json";
+    let options = "--min 2 --max 8 --runs-max 8 --scenario accept-many --run 400ms --json --output result.json";
     let (output, found) = ran(folder.path(), &format!("search sessions {options}"));
     assert_eq!(output.status.code(), Some(1), "{found:#}\n{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(found["complete"], false, "8 runs are too few");
