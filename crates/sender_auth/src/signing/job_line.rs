@@ -18,7 +18,10 @@ struct WaitingJobs<J> {
 
 impl<J> Default for JobLine<J> {
     fn default() -> Self {
-        JobLine { waiting: Mutex::new(WaitingJobs { jobs: VecDeque::new(), is_closed: false }), changed: Condvar::new() }
+        JobLine {
+            waiting: Mutex::new(WaitingJobs { jobs: VecDeque::new(), is_closed: false }),
+            changed: Condvar::new(),
+        }
     }
 }
 

@@ -125,7 +125,8 @@ impl KeyRing {
             return Ok(key.clone());
         }
         let file = path.to_owned();
-        let read = tokio::task::spawn_blocking(move || PrivateKey::load(&file)).await.map_err(|error| error.to_string())?;
+        let read =
+            tokio::task::spawn_blocking(move || PrivateKey::load(&file)).await.map_err(|error| error.to_string())?;
         let key = Arc::new(read.map_err(|error| error.to_string())?);
         let mut cached = self.cached.lock();
         if cached.len() >= CACHED_KEYS_MAX {
