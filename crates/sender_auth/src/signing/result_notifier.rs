@@ -104,7 +104,7 @@ mod tests {
 
     fn finished(notifier: &Arc<ResultNotifier>, number: u32) -> (FinishedJob, oneshot::Receiver<u32>) {
         let (waiter, result) = oneshot::channel();
-        let delivery = Box::new(move || drop(waiter.send(number)));
+        let delivery = Box::new(move || waiter.send(number).unwrap());
         (FinishedJob { notifier: notifier.clone(), delivery }, result)
     }
 
