@@ -5,22 +5,18 @@ Unbound validates; and `mailrace dns`.
 Needs root for Postfix, and for the policy host, which listens on port 443 of a loopback address.
 """
 
-import hashlib
 import http.server
 import os
 import shutil
-import socket
 import ssl
-import struct
 import subprocess
 import threading
 import unittest
 import unittest.mock
 
-from harness import await_that
 from outbound import OutboundCase, await_event, mail_events, metrics
 from peers.postfix import Postfix
-from peers.smtp import free_port
+from signed_zone import Authority, Unbound, can_sign_zones
 
 _POLICY_ADDRESS = "127.0.0.77"
 _POLICY = "version: STSv1\nmode: {}\nmx: {}\nmax_age: 86400\n"
@@ -47,60 +43,6 @@ files = "{files}"
 chain = "{certificate}"
 key = "{certificate}"
 """
-
-_UNBOUND = """
-server:
-  directory: "{folder}"
-  chroot: ""
-  username: ""
-  pidfile: "{folder}/pid"
-  use-syslog: no
-  interface: 127.0.0.1@{port}
-  do-ip6: no
-  module-config: "validator iterator"
-  trust-anchor-file: "{folder}/{key}.key"
-  local-zone: "test." nodefault
-  do-not-query-localhost: no
-remote-control:
-  control-enable: no
-auth-zone:
-  name: "{domain}"
-  zonefile: "{folder}/signed"
-  for-downstream: no
-  for-upstream: yes
-  fallback-enabled: no
-"""
-
-
-class Authority:
-    """Makes certificates with openssl(1)."""
-
-    def __init__(self, folder):
-        self.folder = folder
-        folder.mkdir()
-        self.file = folder / "ca.pem"
-        self._openssl("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout",
-                      folder / "ca.key", "-out", self.file, "-subj", "/CN=test authority", "-days", "3")  # fmt: skip
-
-    def issue(self, name):
-        """The key and the certificate for this name, in one file."""
-        both = self.folder / f"{name}.pem"
-        request, certificate, key = (self.folder / f"{name}.{end}" for end in ("csr", "crt", "key"))
-        self._openssl("req", "-new", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", key,
-                      "-out", request, "-subj", "/CN=x", "-addext", f"subjectAltName=DNS:{name}")  # fmt: skip
-        self._openssl("x509", "-req", "-in", request, "-CA", self.file, "-CAkey", self.folder / "ca.key", "-days", "2",
-                      "-copy_extensions", "copy", "-out", certificate)  # fmt: skip
-        both.write_text(key.read_text() + certificate.read_text())
-        return both
-
-    def key_digest(self, both):
-        """The SHA-256 digest of the public key, as in a TLSA record 3 1 1."""
-        pem = self._openssl("x509", "-in", both, "-noout", "-pubkey")
-        return hashlib.sha256(self._openssl("pkey", "-pubin", "-outform", "DER", given=pem)).digest()
-
-    @staticmethod
-    def _openssl(*argv, given=None):
-        return subprocess.run(["openssl", *argv], input=given, capture_output=True, check=True, timeout=60).stdout
 
 
 class PolicyHost:
@@ -289,70 +231,12 @@ class TlsPolicies(PostfixCase):
         self.assert_delivered(self.server(), "mta-sts")
 
 
-class Unbound:
-    """A validating resolver with a signed zone, whose key is its only trust anchor."""
-
-    def __init__(self, folder, domain, records):
-        self.folder, self.domain = folder, domain
-        folder.mkdir()
-        folder.chmod(0o755)
-        self.port = free_port()
-        self.target = f"127.0.0.1:{self.port}"
-        lines = [f"$ORIGIN {domain}.", "$TTL 60", "@ SOA ns dns 1 3600 600 86400 60", "@ NS ns", "ns A 127.0.0.1", *records]
-        (folder / "zone").write_text("\n".join(lines) + "\n")
-        self.key = self._run("dnssec-keygen", "-a", "ECDSAP256SHA256", "-f", "KSK", domain).strip()
-        self._run("dnssec-signzone", "-z", "-S", "-o", domain, "-f", "signed", "zone")
-        self._process = None
-
-    def tamper(self, text, other):
-        """Changes the signed zone without signing it again."""
-        signed = self.folder / "signed"
-        before = signed.read_text()
-        # dnssec-signzone folds long data.
-        changed = before.replace(text, other)
-        if changed == before:
-            raise AssertionError(f"no {text} in\n{before}")
-        signed.write_text(changed)
-
-    def start(self):
-        """Returns when it answers."""
-        config = self.folder / "unbound.conf"
-        config.write_text(_UNBOUND.format(folder=self.folder, port=self.port, domain=self.domain, key=self.key))
-        with (self.folder / "log").open("w") as log:
-            self._process = subprocess.Popen(["unbound", "-d", "-c", str(config)], stdout=log, stderr=log)
-        await_that(self._answers, "unbound", self)
-
-    def _answers(self):
-        query = struct.pack("!6H", 7, 0x0120, 1, 0, 0, 0)
-        query += b"".join(bytes([len(label)]) + label.encode() for label in self.domain.split(".")) + b"\0"
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
-            client.settimeout(1)
-            try:
-                client.sendto(query + struct.pack("!2H", 15, 1), ("127.0.0.1", self.port))
-                return client.recv(4096)[3] & 0x2F == 0x20  # authentic, and no error
-            except OSError:
-                return False
-
-    def log_tail(self):
-        """The end of its log, for messages of failed tests."""
-        return (self.folder / "log").read_text()[-2000:]
-
-    def stop(self):
-        """Ends it."""
-        if self._process:
-            self._process.terminate()
-            self._process.wait(timeout=30)
-
-    def _run(self, *argv):
-        return subprocess.run(argv, cwd=self.folder, capture_output=True, text=True, check=True, timeout=60).stdout
-
-
 class ValidatedZone(PostfixCase):
     """The same Postfix in a signed zone that a real Unbound validates."""
 
     def setUp(self):
         super().setUp()
-        if not all(map(shutil.which, ("unbound", "dnssec-signzone", "dnssec-keygen"))):
+        if not can_sign_zones():
             self.skipTest("unbound or bind9-utils are not installed")
 
     def zone_with(self, digest):

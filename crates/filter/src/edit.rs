@@ -100,7 +100,7 @@ impl Field {
     pub fn new(name: &str, value: &str) -> Result<Field, InvalidField> {
         let is_name = !name.is_empty() && name.bytes().all(|octet| octet.is_ascii_graphic() && octet != b':');
         let mut lines = value.split("\r\n");
-        let is_line = |line: &str| !line.contains(['\r', '\n', '\0']);
+        let is_line = |line: &str| !line.bytes().any(|octet| matches!(octet, b'\r' | b'\n' | b'\0'));
         let is_folded = lines.next().is_some_and(is_line)
             && lines.all(|line| is_line(line) && line.starts_with([' ', '\t']) && !line.trim().is_empty());
         (is_name && is_folded).then(|| Field { wire: format!("{name}: {value}\r\n").into() }).ok_or(InvalidField)

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use memchr::memchr;
+use memchr::{memchr, memchr3};
 
 use crate::message_header::HeaderField;
 
@@ -55,21 +55,25 @@ impl CanonicalForm {
 fn push_relaxed_field(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
     out.extend(name.iter().map(u8::to_ascii_lowercase));
     out.push(b':');
-    let start = out.len();
-    let mut has_space = false;
-    for (at, &octet) in value.iter().enumerate() {
-        match octet {
-            b' ' | b'\t' => has_space = true,
-            b'\r' if value.get(at + 1) == Some(&b'\n') => {}
-            b'\n' if at > 0 && value[at - 1] == b'\r' => {}
+    let (start, mut has_space) = (out.len(), false);
+    let mut rest = value;
+    while let Some(&octet) = rest.first() {
+        let count = match octet {
+            b' ' | b'\t' => {
+                has_space = true;
+                1
+            }
+            b'\r' if rest.get(1) == Some(&b'\n') => 2,
             _ => {
-                if has_space && out.len() > start {
+                if std::mem::take(&mut has_space) && out.len() > start {
                     out.push(b' ');
                 }
-                has_space = false;
-                out.push(octet);
+                let word_len = memchr3(b' ', b'\t', b'\r', &rest[1..]).map_or(rest.len(), |at| at + 1);
+                out.extend_from_slice(&rest[..word_len]);
+                word_len
             }
-        }
+        };
+        rest = &rest[count..];
     }
 }
 
@@ -110,6 +114,7 @@ mod tests {
             ("B : Y\t\r\n\tZ  \r\n", "B : Y\t\r\n\tZ  ", "b:Y Z"),
             ("Subject:\r\n", "Subject:", "subject:"),
             ("Subject: \r\n \t x\r\n", "Subject: \r\n \t x", "subject:x"),
+            ("A:  x\ry \r \tz\r\r\n", "A:  x\ry \r \tz\r", "a:x\ry \r z\r"),
         ] {
             assert_eq!(field(CanonicalForm::Simple, line, false), simple);
             assert_eq!(field(CanonicalForm::Relaxed, line, false), relaxed);

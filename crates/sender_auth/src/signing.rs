@@ -16,10 +16,12 @@
 
 mod check;
 mod content;
+mod job_line;
 pub mod key_record;
 mod key_ring;
 mod policy;
 mod private_key;
+mod result_notifier;
 mod seven_bit_check;
 mod signature_field;
 mod signed_fields;

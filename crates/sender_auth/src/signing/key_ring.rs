@@ -14,7 +14,6 @@ use lookup::{LookupAnswer, Table};
 use parking_lot::Mutex;
 
 use super::private_key::PrivateKey;
-use super::signing_threads::SigningThreads;
 
 /// Keys of one domain: one for each algorithm.
 pub const KEYS_PER_DOMAIN_MAX: usize = 2;
@@ -80,11 +79,7 @@ impl KeyRing {
     }
 
     /// The keys for mail of an author in this domain; None: there are none.
-    pub(super) async fn find(
-        &self,
-        author_domain: &str,
-        threads: &SigningThreads,
-    ) -> Result<Option<SigningDomain>, KeysUnavailable> {
+    pub(super) async fn find(&self, author_domain: &str) -> Result<Option<SigningDomain>, KeysUnavailable> {
         let domains: Vec<&str> = with_parents(author_domain).collect();
         let mut answers = match &self.table {
             Some(table) => table.lookup(&domains).await.into_iter(),
@@ -102,19 +97,14 @@ impl KeyRing {
                 }
                 Some(LookupAnswer::Found(_) | LookupAnswer::NotFound) | None => continue,
             };
-            let keys = self.load_named(domain, &values, threads).await?;
+            let keys = self.load_named(domain, &values).await?;
             return Ok(Some(SigningDomain { domain: domain.into(), keys }));
         }
         Ok(None)
     }
 
     /// The keys that the values of the table name.
-    async fn load_named(
-        &self,
-        domain: &str,
-        values: &[String],
-        threads: &SigningThreads,
-    ) -> Result<Vec<SigningKey>, KeysUnavailable> {
+    async fn load_named(&self, domain: &str, values: &[String]) -> Result<Vec<SigningKey>, KeysUnavailable> {
         let fault = |what: String| KeysUnavailable(format!("the table of signing keys, {domain:?}: {what}"));
         if values.len() > KEYS_PER_DOMAIN_MAX {
             return Err(fault(format!("{} values; expected at most {KEYS_PER_DOMAIN_MAX}", values.len())));
@@ -123,18 +113,20 @@ impl KeyRing {
         for value in values {
             let (selector, path) = parse_table_value(value)
                 .ok_or_else(|| fault(format!("found {value:?}, expected selector:/path/of/the/key")))?;
-            let key = self.load(path, threads).await.map_err(|why| fault(format!("{}: {why}", path.display())))?;
+            let key = self.load(path).await.map_err(|why| fault(format!("{}: {why}", path.display())))?;
             keys.push(SigningKey { selector: selector.into(), key });
         }
         Ok(keys)
     }
 
-    async fn load(&self, path: &Path, threads: &SigningThreads) -> Result<Arc<PrivateKey>, String> {
+    /// Reads on a blocking thread: a slow disk delays no signature but this one.
+    async fn load(&self, path: &Path) -> Result<Arc<PrivateKey>, String> {
         if let Some(key) = self.cached.lock().get(path) {
             return Ok(key.clone());
         }
         let file = path.to_owned();
-        let read = threads.run(move || PrivateKey::load(&file)).await.map_err(|error| error.to_string())?;
+        let read =
+            tokio::task::spawn_blocking(move || PrivateKey::load(&file)).await.map_err(|error| error.to_string())?;
         let key = Arc::new(read.map_err(|error| error.to_string())?);
         let mut cached = self.cached.lock();
         if cached.len() >= CACHED_KEYS_MAX {
@@ -173,7 +165,6 @@ pub fn is_selector(text: &str) -> bool {
 mod tests {
     use lookup::LookupFuture;
 
-    use super::super::signing_threads::SigningThreadsConfig;
     use super::*;
 
     /// RFC 8463 appendix A.2.
@@ -198,8 +189,7 @@ mod tests {
     }
 
     async fn found(ring: &KeyRing, domain: &str) -> Result<String, KeysUnavailable> {
-        let threads = SigningThreads::start(&SigningThreadsConfig::default()).unwrap();
-        let found = ring.find(domain, &threads).await?;
+        let found = ring.find(domain).await?;
         Ok(found.map_or_else(String::new, |found| {
             let selectors: Vec<_> = found.keys.iter().map(|key| &*key.selector).collect();
             format!("{} {}", found.domain, selectors.join(" "))

@@ -14,6 +14,8 @@ use crate::message_header::MessageHeader;
 const NAME: &str = "DKIM-Signature";
 /// RFC 5322 section 2.1.1 recommends 78 with the CRLF's place free.
 const LINE_OCTETS_MAX: usize = 77;
+/// Most fields are shorter, with a signature of 2048 bits.
+const FIELD_OCTETS: usize = 1024;
 
 /// What the tags say.
 pub(super) struct SignatureTags<'a> {
@@ -40,23 +42,23 @@ pub(super) struct UnsignedField {
 impl UnsignedField {
     pub(super) fn new(tags: SignatureTags<'_>) -> UnsignedField {
         let mut value = FoldedText::new(NAME.len() + ": ".len());
-        value.append_word("v=1;");
-        value.append_word(&format!("a={};", tags.algorithm.signature_name()));
-        value.append_word("c=relaxed/relaxed;");
-        value.append_word(&format!("d={};", tags.domain));
-        value.append_word(&format!("s={};", tags.selector));
-        value.append_word(&format!("t={};", tags.signed_at.seconds()));
+        value.append_word(&["v=1;"]);
+        value.append_word(&["a=", tags.algorithm.signature_name(), ";"]);
+        value.append_word(&["c=relaxed/relaxed;"]);
+        value.append_word(&["d=", tags.domain, ";"]);
+        value.append_word(&["s=", tags.selector, ";"]);
+        value.append_word(&["t=", &tags.signed_at.seconds().to_string(), ";"]);
         if let Some(expires_at) = tags.expires_at {
-            value.append_word(&format!("x={};", expires_at.seconds()));
+            value.append_word(&["x=", &expires_at.seconds().to_string(), ";"]);
         }
         let (mut start, mut names) = ("h=", tags.fields.peekable());
         while let Some(name) = names.next() {
             let end = if names.peek().is_some() { ":" } else { ";" };
-            value.append_part(&format!("{start}{name}{end}"), start.is_empty());
+            value.append_parts(&[start, name, end], start.is_empty());
             start = "";
         }
-        value.append_word(&format!("bh={};", BASE64_STANDARD.encode(tags.body_hash)));
-        value.append_word("b=");
+        value.append_word(&["bh=", &BASE64_STANDARD.encode(tags.body_hash), ";"]);
+        value.append_word(&["b="]);
         UnsignedField { value }
     }
 
@@ -88,26 +90,27 @@ struct FoldedText {
 impl FoldedText {
     /// The first line begins after this many octets.
     fn new(width: usize) -> FoldedText {
-        FoldedText { text: String::new(), width }
+        FoldedText { text: String::with_capacity(FIELD_OCTETS), width }
     }
 
-    /// Appends a word after a space, or on the next line. A word that is wider than a line is not
-    /// broken.
-    fn append_word(&mut self, word: &str) {
-        self.append_part(word, false);
+    /// Appends a word, given in parts, after a space, or on the next line. A word that is wider than a
+    /// line is not broken.
+    fn append_word(&mut self, word: &[&str]) {
+        self.append_parts(word, false);
     }
 
     /// `joins`: without a space.
-    fn append_part(&mut self, part: &str, joins: bool) {
+    fn append_parts(&mut self, parts: &[&str], joins: bool) {
         let gap = usize::from(!joins && !self.text.is_empty());
-        if self.width + gap + part.len() > LINE_OCTETS_MAX && !self.text.is_empty() {
+        let len: usize = parts.iter().map(|part| part.len()).sum();
+        if self.width + gap + len > LINE_OCTETS_MAX && !self.text.is_empty() {
             self.fold();
         } else if gap > 0 {
             self.text.push(' ');
             self.width += gap;
         }
-        self.text.push_str(part);
-        self.width += part.len();
+        parts.iter().for_each(|part| self.text.push_str(part));
+        self.width += len;
     }
 
     /// Appends letters that may be broken anywhere.

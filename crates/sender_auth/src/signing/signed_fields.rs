@@ -58,9 +58,10 @@ pub(super) struct TooManyFields;
 
 impl<'a> SignedFields<'a> {
     pub(super) fn select(header: &'a MessageHeader) -> Result<SignedFields<'a>, TooManyFields> {
+        let upwards: Vec<_> = header.fields().rev().map(|(_, field)| field).collect();
         let named = |name: &'static str| {
-            let upwards = header.fields().rev().map(|(_, field)| field);
-            (name, upwards.filter(|field| field.is_named(name.as_bytes())).collect::<Vec<_>>())
+            let fields = upwards.iter().filter(|field| field.is_named(name.as_bytes()));
+            (name, fields.copied().collect::<Vec<_>>())
         };
         let optional = IF_PRESENT.into_iter().map(named).filter(|(_, fields)| !fields.is_empty());
         let selected: Vec<_> = ALWAYS.into_iter().map(named).chain(optional).collect();

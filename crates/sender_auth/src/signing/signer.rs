@@ -119,7 +119,7 @@ impl Signer {
     /// The keys for mail of an author in this domain, which has A-labels; None: there are none.
     pub async fn keys_of(&self, author_domain: &str) -> Result<Option<SigningDomain>, SigningError> {
         let keys = self.keys.read().clone();
-        Ok(keys.find(author_domain, &self.threads).await?)
+        Ok(keys.find(author_domain).await?)
     }
 
     /// Whether a message with this header is signed: it has one author, whose domain has keys. The

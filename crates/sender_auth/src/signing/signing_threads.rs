@@ -1,16 +1,24 @@
-//! The threads that sign: the key operations of RSA take most of a millisecond, which no session
-//! waits for but its own. The line before them is bounded; when it is full, a session waits for a
-//! place, for a limited time.
+//! The threads that sign: the key operations of RSA take a good part of a millisecond, which no
+//! session waits for but its own. The line before them is bounded; when it is full, a session waits
+//! for a place, for a limited time.
+//!
+//! While other jobs wait, results are kept for a moment and passed on together: the thread of the
+//! sessions then runs for many messages at once, and they reach the spool as one batch.
 
 use std::io;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
-type Job = Box<dyn FnOnce() + Send>;
+use super::job_line::JobLine;
+use super::result_notifier::{FinishedJob, ResultNotifiers, pass_on};
+
+/// A result is kept no longer, except for the time of one more job.
+const RESULT_KEPT_MAX: Duration = Duration::from_millis(8);
+
+/// None: the session has ended.
+type Job = Box<dyn FnOnce() -> Option<FinishedJob> + Send>;
 
 /// How many threads, and how long their line is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,7 +40,8 @@ impl Default for SigningThreadsConfig {
 
 /// The threads. They end with this handle, after the jobs in line.
 pub(super) struct SigningThreads {
-    jobs: Sender<Job>,
+    line: Arc<JobLine<Job>>,
+    notifiers: ResultNotifiers,
     places: Arc<Semaphore>,
     wait_max: Duration,
 }
@@ -44,14 +53,18 @@ pub(super) struct LineFull;
 
 impl SigningThreads {
     pub(super) fn start(config: &SigningThreadsConfig) -> io::Result<SigningThreads> {
-        let (jobs, line) = channel();
-        let line = Arc::new(Mutex::new(line));
+        let places = config.threads.max(1).saturating_add(config.waiting_max).min(Semaphore::MAX_PERMITS);
+        let started = SigningThreads {
+            line: Arc::default(),
+            notifiers: ResultNotifiers::default(),
+            places: Arc::new(Semaphore::new(places)),
+            wait_max: config.wait_max,
+        };
         for _ in 0..config.threads.max(1) {
-            let line = line.clone();
+            let line = started.line.clone();
             std::thread::Builder::new().name("signing".to_owned()).spawn(move || run_jobs(&line))?;
         }
-        let places = config.threads.max(1).saturating_add(config.waiting_max).min(Semaphore::MAX_PERMITS);
-        Ok(SigningThreads { jobs, places: Arc::new(Semaphore::new(places)), wait_max: config.wait_max })
+        Ok(started)
     }
 
     /// Runs `compute` on one of the threads and waits for the result.
@@ -60,16 +73,13 @@ impl SigningThreads {
         compute: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, LineFull> {
         let place = self.place().await?;
-        let (answer, answered) = oneshot::channel();
-        let job: Job = Box::new(move || {
-            // The session may have ended.
-            if !answer.is_closed() {
-                let _ = answer.send(compute());
-            }
+        let (notifier, (waiter, result)) = (self.notifiers.current(), oneshot::channel());
+        self.line.push(Box::new(move || {
+            let computed = (!waiter.is_closed()).then(compute);
             drop(place);
-        });
-        self.jobs.send(job).map_err(|_| LineFull)?;
-        answered.await.map_err(|_| LineFull)
+            computed.map(|computed| FinishedJob { notifier, delivery: Box::new(move || drop(waiter.send(computed))) })
+        }));
+        result.await.map_err(|_| LineFull)
     }
 
     async fn place(&self) -> Result<OwnedSemaphorePermit, LineFull> {
@@ -78,18 +88,33 @@ impl SigningThreads {
     }
 }
 
-fn run_jobs(line: &Mutex<Receiver<Job>>) {
-    loop {
-        let job = line.lock().recv();
-        match job {
-            Ok(job) => job(),
-            Err(_) => return,
-        }
+impl Drop for SigningThreads {
+    fn drop(&mut self) {
+        self.line.close();
     }
+}
+
+fn run_jobs(line: &JobLine<Job>) {
+    while let Some(job) = line.pop() {
+        run_together(job, line);
+    }
+}
+
+/// Runs a job and those that wait behind it, for a limited time, and passes their results on.
+fn run_together(first: Job, line: &JobLine<Job>) {
+    let (begun, mut finished) = (Instant::now(), Vec::new());
+    let mut next = Some(first);
+    while let Some(job) = next {
+        finished.extend(job());
+        next = if begun.elapsed() < RESULT_KEPT_MAX { line.try_pop() } else { None };
+    }
+    pass_on(finished);
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc::channel;
+
     use super::*;
 
     #[tokio::test(start_paused = true)]
@@ -107,5 +132,42 @@ mod tests {
         release.send(()).unwrap();
         assert_eq!((first.await.unwrap(), second.await.unwrap()), (Ok(true), Ok(2)));
         assert_eq!(threads.run(|| 4).await, Ok(4));
+    }
+
+    #[tokio::test]
+    async fn jobs_that_wait_behind_others_run_in_their_order_and_none_is_forgotten() {
+        let config = SigningThreadsConfig { threads: 1, ..SigningThreadsConfig::default() };
+        let threads = SigningThreads::start(&config).unwrap();
+        let (sender, order) = channel();
+        let jobs = (0..50).map(|number| {
+            let sender = sender.clone();
+            threads.run(move || {
+                std::thread::sleep(RESULT_KEPT_MAX / 16);
+                sender.send(number).unwrap();
+                number
+            })
+        });
+        let results = futures_util::future::join_all(jobs).await;
+        assert_eq!(results.into_iter().collect::<Result<Vec<_>, _>>(), Ok((0..50).collect()));
+        assert_eq!(order.try_iter().collect::<Vec<_>>(), (0..50).collect::<Vec<_>>());
+    }
+
+    #[tokio::test]
+    async fn a_session_that_has_ended_costs_no_signature() {
+        let config = SigningThreadsConfig { threads: 1, ..SigningThreadsConfig::default() };
+        let threads = SigningThreads::start(&config).unwrap();
+        let (release, released) = channel::<()>();
+        let (sender, ran) = channel();
+        let busy = threads.run(move || released.recv().is_ok());
+        let ended = threads.run(move || sender.send(()));
+        let first = tokio::select! {
+            biased;
+            _ = futures_util::future::join(busy, ended) => None,
+            () = tokio::task::yield_now() => Some(()),
+        };
+        assert_eq!(first, Some(()), "both sessions end before their results come");
+        release.send(()).unwrap();
+        assert_eq!(threads.run(|| 1).await, Ok(1));
+        assert!(ran.try_recv().is_err());
     }
 }
