@@ -33,7 +33,7 @@ use net::{ConnectionLimiter, ConnectionLimits, TlsServer};
 use protocol::http::server::{HttpServerConfig, HttpServerLimits};
 use tokio::sync::Semaphore;
 
-use crate::server::CurrentHandler;
+use crate::current_handler::CurrentHandler;
 use crate::tokens::{TokenChecker, TokenFile};
 
 /// What clients log in to.

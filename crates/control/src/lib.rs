@@ -32,6 +32,7 @@ mod adaptive;
 pub mod adaptive_text;
 pub mod api;
 pub mod columns;
+mod current_handler;
 mod explain;
 mod handler;
 mod history;
@@ -76,6 +77,7 @@ use sender_auth::signing::SigningCounters;
 use sender_auth::srs::SrsCounters;
 
 pub use adaptive::{AdaptiveValue, Bounds};
+pub use current_handler::CurrentHandler;
 pub use explain::{AddressExplainer, Deliverability};
 pub use handler::ControlHandler;
 pub use live::LiveMonitor;
@@ -83,7 +85,7 @@ pub use pattern::{AddressPattern, DestinationPattern, InvalidPattern, SubstringP
 pub use recipient_filter::RecipientFilter;
 pub use reload_request::{ReloadAnswer, ReloadRequest, ReloadSender};
 pub use reports::{ReportOperator, ReportParts, SentReport};
-pub use server::{ControlServer, CurrentHandler};
+pub use server::ControlServer;
 
 /// The longest request, with its line end.
 pub const REQUEST_OCTETS_MAX: u64 = 64 * 1024;

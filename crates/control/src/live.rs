@@ -17,8 +17,8 @@ use mail::LogObserver;
 use parking_lot::Mutex;
 use tokio::sync::broadcast::{self, error::RecvError};
 
+use crate::current_handler::CurrentHandler;
 use crate::history::{History, HistoryAnswer, HistorySpan, Series, ServerCounters};
-use crate::server::CurrentHandler;
 
 /// Concurrent readers of events.
 pub(crate) const READERS_MAX: usize = 32;

@@ -11,9 +11,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
-
 use super::REQUEST_OCTETS_MAX;
+use super::current_handler::CurrentHandler;
 use super::handler::{ControlError, ControlHandler};
 use super::live::Sampler;
 use mail::LogLevel;
@@ -25,17 +24,6 @@ const CLIENT_TIME_MAX: Duration = Duration::from_secs(10);
 const HANDLERS_MAX: usize = 8;
 /// The delay after a failed accept, perhaps for lack of file descriptors.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);
-
-/// The handler of the configuration in force.
-#[derive(Clone)]
-pub struct CurrentHandler(Arc<Mutex<Arc<ControlHandler>>>);
-
-impl CurrentHandler {
-    /// The handler for a new request.
-    pub(crate) fn current(&self) -> Arc<ControlHandler> {
-        self.0.lock().clone()
-    }
-}
 
 /// The running control socket.
 pub struct ControlServer {
@@ -57,7 +45,7 @@ impl ControlServer {
     pub fn start(socket: &Path, handler: ControlHandler) -> io::Result<ControlServer> {
         let listener = bind(socket)?;
         let (stopping, live) = (handler.stopping(), handler.shared.live.clone());
-        let handler = CurrentHandler(Arc::new(Mutex::new(Arc::new(handler))));
+        let handler = CurrentHandler::new(handler);
         let acceptor = ControlListener {
             listener: listener.try_clone()?,
             stopping: stopping.clone(),
@@ -71,7 +59,7 @@ impl ControlServer {
 
     /// New requests use this handler; requests in progress keep the old one.
     pub fn set_handler(&self, handler: ControlHandler) {
-        *self.handler.0.lock() = Arc::new(handler);
+        self.handler.replace(handler);
     }
 
     /// The handler in force, also after the next ones were set.
