@@ -184,7 +184,7 @@ class RecipientLimits(InjectCase):
         self.sendmail("-f", "alice@bench.test", "postmaster@bench.test", text="Subject: x\n\nx\n")
         self.assertIn(b"\r\nSubject: x\r\n", self.delivered("postmaster"))
         verified = self.sendmail("-bv", "postmaster@mx.bench.test").stdout
-        self.assertIn(b": deliverable: postmaster@bench.test: local mailbox", verified)
+        self.assertIn(b": deliverable: postmaster@bench.test: on this host", verified)
 
     def test_an_alias_loop_keeps_the_message_until_it_is_corrected(self):
         self.sendmail("-f", "alice@bench.test", "loop@bench.test", "bob@bench.test", text="Subject: x\n\nx\n")
@@ -325,7 +325,7 @@ class Operators(InjectCase):
         self.start()
         good = self.sendmail("-bv", "bob", "Bob <bob@one.test>")
         self.assertEqual(good.stdout.decode().splitlines(), [
-            "bob@bench.test: deliverable: bob@bench.test: local mailbox, transport maildir",
+            "bob@bench.test: deliverable: bob@bench.test: on this host, transport maildir",
             "bob@one.test: deliverable: bob@one.test: to smtp:127.0.0.1:25, transport smtp",
         ])  # fmt: skip
         bad = self.sendmail("-bv", "nobody@bench.test", "bob@takes-none.test", "bob@bench.test", code=2).stdout
