@@ -27,12 +27,12 @@ pub struct LaneReport {
     pub lane: String,
     /// `owner` or `watched`.
     pub role: &'static str,
-    /// What is to be known about it.
-    pub state: String,
     /// The epoch of its owner; None: not known here.
     pub epoch: Option<u64>,
-    /// The last record that is known here.
+    /// The last record that is known to be stored.
     pub sequence: Option<u64>,
+    /// Messages that are live in its stream.
+    pub messages: Option<u64>,
     /// Bytes that wait for their second copy.
     pub bytes_waiting: Option<u64>,
     /// How long the lease lasts if nothing renews it, in milliseconds.

@@ -13,16 +13,15 @@ pub fn lane_table(rows: &[Value]) -> Vec<String> {
         ("ROLE", left),
         ("EPOCH", right),
         ("SEQUENCE", right),
+        ("MESSAGES", right),
         ("WAITING", right),
         ("LEASE", right),
-        ("STATE", left),
     ];
     let mut table = ColumnTable::new(&columns);
     for row in rows {
         let lease = row["lease_ms"].as_u64().map_or_else(|| "-".into(), |ms| format!("{}.{}s", ms / 1000, ms % 1000 / 100));
-        let [lane, role, epoch, sequence, waiting, state] =
-            ["lane", "role", "epoch", "sequence", "bytes_waiting", "state"].map(|key| cell(&row[key]));
-        table.row(vec![lane, role, epoch, sequence, waiting, lease, state]);
+        let keys = ["lane", "role", "epoch", "sequence", "messages", "bytes_waiting"];
+        table.row(keys.iter().map(|key| cell(&row[*key])).chain([lease]).collect());
     }
     table.lines().collect()
 }
@@ -62,14 +61,14 @@ mod tests {
 
     #[test]
     fn lanes_and_nodes_are_tables() {
-        let lane = json!({"lane": "2D-0", "role": "owner", "state": "copied", "epoch": 3, "sequence": 1200,
+        let lane = json!({"lane": "2D-0", "role": "owner", "epoch": 3, "sequence": 1200, "messages": 7,
             "bytes_waiting": 0, "lease_ms": 2940});
-        let other = json!({"lane": "2E-0", "role": "watched", "state": "alive", "epoch": null, "sequence": null,
+        let other = json!({"lane": "2E-0", "role": "watched", "epoch": null, "sequence": null, "messages": null,
             "bytes_waiting": null, "lease_ms": null});
         let expected = [
-            "LANE  ROLE     EPOCH  SEQUENCE  WAITING  LEASE  STATE",
-            "2D-0  owner        3      1200        0   2.9s  copied",
-            "2E-0  watched      -         -        -      -  alive",
+            "LANE  ROLE     EPOCH  SEQUENCE  MESSAGES  WAITING  LEASE",
+            "2D-0  owner        3      1200         7        0   2.9s",
+            "2E-0  watched      -         -         -        -      -",
         ];
         assert_eq!(lane_table(&[lane, other]), expected);
         let node = |name, configuration| {

@@ -312,7 +312,8 @@ impl Spool {
         }
     }
 
-    /// All lanes, and the epoch of each: the upper bits of the ids that it gives from now on.
+    /// All lanes, and the epoch of each: the upper bits of the ids that it gives from now on. The own
+    /// lanes come first, in the order of the folders given to [`open`].
     pub fn lane_epochs(&self) -> Vec<(LaneId, u32)> {
         self.all_lanes().iter().map(|lane| (lane.lane_id, lane.epoch)).collect()
     }

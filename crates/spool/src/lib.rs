@@ -121,6 +121,11 @@ impl LaneId {
     pub fn of(id: QueueId) -> Self {
         LaneId { spool: id.spool(), number: id.lane() }
     }
+
+    /// The epoch in which the lane gave this id: how often its spool had been opened.
+    pub fn epoch_of(id: QueueId) -> u32 {
+        u32::try_from(id.sequence() >> lane::COUNTER_BITS).unwrap_or(u32::MAX)
+    }
 }
 
 impl fmt::Display for LaneId {
