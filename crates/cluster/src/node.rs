@@ -53,6 +53,8 @@ pub struct NodeParts {
     pub lane_folders: Vec<PathBuf>,
     /// The size of a segment of a lane that is restored.
     pub segment_bytes: u64,
+    /// Whether it takes over the lanes of others. A server that only drains its queue does not.
+    pub adopts_lanes: bool,
     /// The version of Mailrace.
     pub version: String,
     /// A digest of its configuration, which is compared with that of other nodes.

@@ -22,18 +22,20 @@ use crate::{exit, server_parts};
 /// How long the process waits, before it ends, for its last lines of the log to be written.
 const LOG_TIME: Duration = Duration::from_millis(200);
 
-/// Connects to the cluster, if there is one; waits for its servers.
+/// Connects to the cluster, if there is one; waits for its servers. A server that only drains its queue
+/// takes over nothing.
 ///
 /// # Errors
 ///
 /// The servers or the folders of the lanes cannot be used.
-pub fn connect(config: &Config, log: &Arc<Log>) -> anyhow::Result<Option<StartingNode>> {
+pub fn connect(config: &Config, drain_only: bool, log: &Arc<Log>) -> anyhow::Result<Option<StartingNode>> {
     let Some(settings) = &config.cluster else { return Ok(None) };
     let report = log.clone();
     let parts = NodeParts {
         config: settings.clone(),
         lane_folders: config.spool.lanes.clone(),
         segment_bytes: config.spool.segment_octets,
+        adopts_lanes: !drain_only,
         version: env!("CARGO_PKG_VERSION").into(),
         configuration: digest(config),
         on_lane_lost: Box::new(move |lane, reason| end_process(&report, lane, reason)),

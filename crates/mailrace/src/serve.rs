@@ -277,7 +277,7 @@ fn start_control_server(
 fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::Result<RunningServer> {
     let StartInputs { sockets, acceptor, secret, limits, reload_sender, stop_server, drain_only } = inputs;
     let config = &loaded.config;
-    let joining = cluster::connect(config, &log)?;
+    let joining = cluster::connect(config, drain_only, &log)?;
     let tables = OpenTables::open(config, tables::table_event_logger(log.clone()))?;
     // A server that drains its queue makes no mail of its own.
     let collector = if drain_only { None } else { from_config::report_collector(config, &log)? };

@@ -119,7 +119,9 @@ impl StartingNode {
         })?;
         (shared.admit)(live_messages);
         thread.handle().spawn(shared.clone().keep_entry());
-        thread.handle().spawn(watch::run(shared.clone()));
+        if shared.parts.adopts_lanes {
+            thread.handle().spawn(watch::run(shared.clone()));
+        }
         Ok(ClusterNode { thread, shared })
     }
 }
