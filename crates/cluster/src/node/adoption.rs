@@ -107,8 +107,11 @@ impl LaneRestoration {
         let Some(spool) = shared.spool.upgrade() else { return Ok(None) };
         let live_messages = open_adopted(&spool, &path)?;
         // From here on it is as if it had always been here; all of it came from the stream.
-        mark_copied(&path, self.spool_epoch.saturating_add(2))?;
-        mark_finished(&path)?;
+        let marked = mark_copied(&path, self.spool_epoch.saturating_add(2)).and_then(|()| mark_finished(&path));
+        if let Err(error) = marked {
+            let text = "cannot mark an adopted lane as complete; the next start restores it again";
+            shared.log(LogLevel::Warning, text, &[("folder", &path.display()), ("error", &error)]);
+        }
         let count = live_messages.len();
         (shared.admit)(live_messages);
         Ok(Some((replayed, count)))
