@@ -13,11 +13,11 @@ use tokio::runtime::Handle;
 use tokio::task::spawn_blocking;
 use tokio::time::{Duration, sleep};
 
+use super::NodeShared;
 use super::copies::reader;
 use super::folders::{mark_copied, mark_finished};
 use super::replay::{ReplayFailure, ReplayedLane, replay};
 use super::start::{claim, end_of, take_up};
-use super::NodeShared;
 use crate::lane::StreamTail;
 use crate::{LaneHandle, LaneStream};
 

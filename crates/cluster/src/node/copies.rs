@@ -56,9 +56,9 @@ pub(super) async fn compare(shared: Arc<NodeShared>, handle: LaneHandle, opened:
     let all_stored = |results: Vec<Result<(), String>>| results.into_iter().collect::<Result<(), String>>();
     let outcomes = all_stored(stream::iter(outcomes).buffered(COPIES_IN_FLIGHT).collect().await);
     let copies = all_stored(stream::iter(copies).buffered(COPIES_IN_FLIGHT).collect().await);
-    let marked = outcomes.and(copies).and_then(|()| {
-        folders::mark_copied(&opened.path, opened.epoch).map_err(|error| error.to_string())
-    });
+    let marked = outcomes
+        .and(copies)
+        .and_then(|()| folders::mark_copied(&opened.path, opened.epoch).map_err(|error| error.to_string()));
     if let Err(error) = marked {
         let text = "not all mail of a lane was copied to its stream; this is tried again at the next start";
         shared.log(LogLevel::Warning, text, &[("lane", &opened.lane), ("error", &error)]);

@@ -17,8 +17,8 @@ use spool::{CommitStepConfig, FolderDisk, LaneId, LiveMessage, Spool};
 use tokio::runtime::Handle;
 use tokio::time::{Duration, sleep};
 
-use super::folders::{AdoptedFolder, Aside, LaneFolders};
 use super::copies::{self, OpenedLane};
+use super::folders::{AdoptedFolder, Aside, LaneFolders};
 use super::{AdmitMessages, ClusterNode, NodeError, NodeParts, NodeShared, RETRY_DELAY, millis_since_1970, watch};
 use crate::clock::boot_time;
 use crate::lane::StreamTail;
