@@ -19,7 +19,8 @@ pub fn lane_table(rows: &[Value]) -> Vec<String> {
     ];
     let mut table = ColumnTable::new(&columns);
     for row in rows {
-        let lease = row["lease_ms"].as_u64().map_or_else(|| "-".into(), |ms| format!("{}.{}s", ms / 1000, ms % 1000 / 100));
+        let lease =
+            row["lease_ms"].as_u64().map_or_else(|| "-".into(), |ms| format!("{}.{}s", ms / 1000, ms % 1000 / 100));
         let keys = ["lane", "role", "epoch", "sequence", "messages", "bytes_waiting"];
         table.row(keys.iter().map(|key| cell(&row[*key])).chain([lease]).collect());
     }

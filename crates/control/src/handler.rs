@@ -115,10 +115,15 @@ impl ControlHandler {
             }
             ControlRequest::ClusterDrain => {
                 let cluster = self.cluster()?;
-                self.logged(caller, &ControlRequest::ClusterDrain, |()| "stopping".into(), || {
-                    cluster.drain();
-                    Ok(())
-                })?;
+                self.logged(
+                    caller,
+                    &ControlRequest::ClusterDrain,
+                    |()| "stopping".into(),
+                    || {
+                        cluster.drain();
+                        Ok(())
+                    },
+                )?;
             }
             ControlRequest::Reload => write_rows(&[self.reload(caller)?], out)?,
             ControlRequest::Load => write_rows(&[self.load_status()], out)?,

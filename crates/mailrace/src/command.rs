@@ -10,8 +10,8 @@ use queue::OperatorAction;
 
 use crate::check::{self, ConfigCheck, ConfigSummary};
 use crate::cli::{
-    BenchCommand, Cli, ClusterCommand, Command, DkimCommand, ImportCommand, LaneArgs, LogCommand, QueueCommand, ReportsCommand,
-    SpoolCommand, TableCommand, TokenCommand, TuneCommand,
+    BenchCommand, Cli, ClusterCommand, Command, DkimCommand, ImportCommand, LaneArgs, LogCommand, QueueCommand,
+    ReportsCommand, SpoolCommand, TableCommand, TokenCommand, TuneCommand,
 };
 use crate::exit::{self, ExitError};
 use crate::output::{is_output_closed, output};

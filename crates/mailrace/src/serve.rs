@@ -14,14 +14,17 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
+use ::cluster::StartingNode;
 use anyhow::Context;
 use config::{self, Config, ConfigSource, LoadedConfig, TableKind, TransportKind};
 use control::api::Api;
 use control::tokens::TokenFile;
-use ::cluster::StartingNode;
-use control::{ClusterOperator, ControlHandler, ControlParts, ControlServer, ReloadRequest, ReloadSender, SharedControlState};
+use control::{
+    ClusterOperator, ControlHandler, ControlParts, ControlServer, ReloadRequest, ReloadSender, SharedControlState,
+};
 use dispatch::{
-    self, Dispatcher, DispatcherConfig, DispatcherParts, LaneFence, OutcomeCounters, Queues, SchedulerHandle, SchedulerReceiver,
+    self, Dispatcher, DispatcherConfig, DispatcherParts, LaneFence, OutcomeCounters, Queues, SchedulerHandle,
+    SchedulerReceiver,
 };
 use intake::drop_folder::DropFolderScanner;
 use intake::{CommitNotifier, IntakeContext};

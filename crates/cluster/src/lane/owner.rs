@@ -232,8 +232,8 @@ impl OwnRecords {
 impl LaneOwner {
     /// Claims a lane. Records of at most `in_flight_bytes_max` bytes are in flight, or a single
     /// larger one.
-    pub fn claim(times: LaneTimes, in_flight_bytes_max: u64, claim: &Claim, now: BootTime) -> LaneOwner {
-        let records = OwnRecords::new(claim);
+    pub fn claim(times: LaneTimes, in_flight_bytes_max: u64, claim: Claim, now: BootTime) -> LaneOwner {
+        let records = OwnRecords::new(&claim);
         let mut window = RecordWindow::new(claim.last_sequence, in_flight_bytes_max);
         window.push(QueuedRecord::new(RecordKind::Epoch, records.epoch_record.clone()));
         LaneOwner {
