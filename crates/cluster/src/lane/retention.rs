@@ -170,7 +170,7 @@ impl LaneRetention {
         let QueuedBatch { messages, settled } = self.queued.remove(&batch).unwrap_or_default();
         let earlier: Vec<u64> = messages.iter().filter_map(|id| self.move_message(*id, range.first)).collect();
         self.batch_bytes += range.bytes;
-        let live = messages.len();
+        let live = messages.iter().filter(|id| self.messages.contains_key(id)).count();
         let stored = StoredBatch { bytes: range.bytes, messages, live };
         self.live_bytes += stored.live_bytes();
         self.batches.insert(range.first, stored);
