@@ -1,6 +1,6 @@
 """Three NATS servers with JetStream on this machine, and a proxy between them and one client.
 
-All of them listen on 127.0.0.1 only, and announce no addresses. MAILRACE_NATS names another binary than
+All of them listen on 127.0.0.1 only, and announce no addresses. MAILRACE_NATS_SERVER names another binary than
 the one in PATH.
 """
 
@@ -14,7 +14,7 @@ import time
 
 from peers.smtp import free_port
 
-BINARY = os.environ.get("MAILRACE_NATS") or shutil.which("nats-server") or "/usr/sbin/nats-server"
+BINARY = os.environ.get("MAILRACE_NATS_SERVER") or shutil.which("nats-server") or "/usr/sbin/nats-server"
 _READY_SECONDS_MAX = 60.0
 
 _CONFIG = """

@@ -212,7 +212,7 @@ impl NodeShared {
         self.connection.close().await;
     }
 
-    fn log(&self, level: LogLevel, text: &'static str, fields: &[(&'static str, &dyn Display)]) {
+    fn log(&self, level: LogLevel, text: &str, fields: &[(&'static str, &dyn Display)]) {
         self.parts.log.event(level, text, fields);
     }
 

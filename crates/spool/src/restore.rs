@@ -200,10 +200,10 @@ impl Backlog {
 
     fn remove(&self, bytes: u64, result: Result<(), CommitError>) {
         self.state.lock().bytes -= bytes;
-        match result {
-            Ok(()) => self.written.notify_all(),
-            Err(error) => self.fail(error),
+        if let Err(error) = result {
+            self.fail(error);
         }
+        self.written.notify_all();
     }
 
     fn fail(&self, error: CommitError) {

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use futures_util::FutureExt;
 use mail::LogLevel;
-use spool::{Disk, FolderDisk, LaneId, LaneRestorer, RestoreError, Spool};
+use spool::{Disk, FolderDisk, LaneId, LaneRestorer, LiveMessage, RestoreError, Spool};
 use tokio::runtime::Handle;
 use tokio::task::spawn_blocking;
 use tokio::time::{Duration, sleep};
@@ -104,12 +104,17 @@ impl LaneRestoration {
         let (shared, lane) = (&self.shared, self.stream.lane());
         let path = shared.folders.create_adopted(lane)?;
         let replayed = self.restore(runtime, lane, &path)?;
-        mark_finished(&path)?;
         let Some(spool) = shared.spool.upgrade() else { return Ok(None) };
-        let messages = admit_lane(shared, &spool, &path)?;
-        // All of it came from there.
-        mark_copied(&path, self.spool_epoch.saturating_add(2))?;
-        Ok(Some((replayed, messages)))
+        let live_messages = open_adopted(&spool, &path)?;
+        // From here on it is as if it had always been here; all of it came from the stream.
+        let marked = mark_copied(&path, self.spool_epoch.saturating_add(2)).and_then(|()| mark_finished(&path));
+        if let Err(error) = marked {
+            let text = "cannot mark an adopted lane as complete; the next start restores it again";
+            shared.log(LogLevel::Warning, text, &[("folder", &path.display()), ("error", &error)]);
+        }
+        let count = live_messages.len();
+        (shared.admit)(live_messages);
+        Ok(Some((replayed, count)))
     }
 
     fn restore(&self, runtime: &Handle, lane: LaneId, path: &Path) -> Result<ReplayedLane, ReplayFailure> {
@@ -123,11 +128,9 @@ impl LaneRestoration {
     }
 }
 
-fn admit_lane(shared: &NodeShared, spool: &Arc<Spool>, path: &Path) -> Result<usize, ReplayFailure> {
-    let mut messages = Vec::new();
-    let adopted = spool.adopt(Arc::new(FolderDisk::open(path)?), &mut |live| messages.push(live));
+fn open_adopted(spool: &Arc<Spool>, path: &Path) -> Result<Vec<LiveMessage>, ReplayFailure> {
+    let mut live_messages = Vec::new();
+    let adopted = spool.adopt(Arc::new(FolderDisk::open(path)?), &mut |live| live_messages.push(live));
     adopted.map_err(RestoreError::from)?;
-    let count = messages.len();
-    (shared.admit)(messages);
-    Ok(count)
+    Ok(live_messages)
 }

@@ -77,8 +77,7 @@ async fn pass_hints(shared: Arc<NodeShared>) {
 
 async fn watch_lane(shared: Arc<NodeShared>, lane: LaneId, mut hints: mpsc::Receiver<()>) {
     let stream = shared.connection.lane_stream(lane);
-    let times = shared.parts.config.lane_times();
-    let mut watcher = LaneWatcher::new(times, boot_time());
+    let mut watcher = LaneWatcher::new(shared.parts.config.lane_times(), boot_time());
     loop {
         match watcher.poll_action() {
             Some(WatcherAction::ReadTail) => match stream.tail().await {
@@ -91,7 +90,6 @@ async fn watch_lane(shared: Arc<NodeShared>, lane: LaneId, mut hints: mpsc::Rece
                 if adoption::adopt(&shared, &stream, tail).await == Adoption::Done {
                     break;
                 }
-                watcher = LaneWatcher::new(times, boot_time());
             }
             None => wait(&mut watcher, &mut hints).await,
         }
