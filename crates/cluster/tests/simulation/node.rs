@@ -99,6 +99,8 @@ pub(crate) struct Context<'a> {
     pub(crate) ledger: &'a mut Ledger,
     pub(crate) stream: &'a Stream,
     pub(crate) requests: Vec<Request>,
+    /// How often the lane was claimed.
+    pub(crate) claims: u64,
 }
 
 impl Node {
@@ -228,6 +230,7 @@ impl OwnerNode {
         self.live = found.live;
         self.retention = found.retention;
         self.is_claimed = true;
+        context.claims += 1;
     }
 
     fn confirm(&mut self, batch: BatchId, ledger: &mut Ledger) {
@@ -254,8 +257,7 @@ impl OwnerNode {
             .collect();
         submitted.retain(|submitted| matches!(submitted, Submitted::Outcome(..)));
         let outcomes = messages.iter().filter(|id| self.live.contains_key(id));
-        let outcomes: Vec<CopiedEntry> =
-            outcomes.map(|id| outcome(*id, RecipientState::Withdrawn, None)).collect();
+        let outcomes: Vec<CopiedEntry> = outcomes.map(|id| outcome(*id, RecipientState::Withdrawn, None)).collect();
         if !outcomes.is_empty() {
             self.submit(outcomes, context);
         }
@@ -272,7 +274,7 @@ impl OwnerNode {
         }
         let mut entries = Vec::new();
         for _ in 0..context.random.below(3) {
-            entries.push(self.new_message(context));
+            entries.push(self.new_message(context).1);
         }
         if self.owner.may_deliver(context.now) {
             for _ in 0..context.random.below(4) {
@@ -292,24 +294,15 @@ impl OwnerNode {
         }
         let id = context.random.pick(&known);
         assert!(!context.ledger.entry(id).has_ended, "{id} is delivered again");
-        match context.random.below(10) {
-            0..4 => {
-                let attempts = self.live[&id].attempts + 1;
-                entries.push(outcome(id, RecipientState::Waiting { attempts, until: Timestamp(0) }, None));
-            }
-            4..9 => entries.push(outcome(id, RecipientState::Delivered, None)),
-            _ => {
-                let bounce = self.new_message(context);
-                let CopiedEntry::Message { id: bounce_id, .. } = &bounce else { return };
-                entries.push(outcome(id, RecipientState::Failed, Some(*bounce_id)));
-                entries.push(bounce);
-            }
-        }
-        if let Some(CopiedEntry::Outcome { id, recipients, .. }) = entries.last() {
-            self.note_state(*id, recipients[0].1);
-        } else {
-            self.live.remove(&id);
-        }
+        let (state, bounce) = match context.random.below(10) {
+            0..4 => (RecipientState::Waiting { attempts: self.live[&id].attempts + 1, until: Timestamp(0) }, None),
+            4..9 => (RecipientState::Delivered, None),
+            _ => (RecipientState::Failed, Some(self.new_message(context))),
+        };
+        let bounce_id = bounce.as_ref().map(|(id, _)| *id);
+        entries.push(outcome(id, state, bounce_id));
+        entries.extend(bounce.map(|(_, bounce)| bounce));
+        self.note_state(id, state);
     }
 
     fn note_state(&mut self, id: QueueId, state: RecipientState) {
@@ -323,7 +316,7 @@ impl OwnerNode {
         }
     }
 
-    fn new_message(&mut self, context: &mut Context<'_>) -> CopiedEntry {
+    fn new_message(&mut self, context: &mut Context<'_>) -> (QueueId, CopiedEntry) {
         self.next_id += 1;
         let id = QueueId::new(SpoolId::new(7), 0, self.next_id);
         let mut content = vec![0; context.random.below(400) as usize];
@@ -337,7 +330,7 @@ impl OwnerNode {
         };
         context.ledger.messages.insert(id, entry);
         self.live.insert(id, FoundMessage { content: content.clone(), attempts: 0 });
-        message(id, content, Vec::new())
+        (id, message(id, content, Vec::new()))
     }
 
     fn copy(&mut self, id: QueueId, context: &mut Context<'_>) {
