@@ -107,11 +107,11 @@ impl BatchEncoder {
         if self.is_finished {
             return Ok(None);
         }
-        let mut part = Vec::new();
-        while part.len() < self.part_bytes
+        let (mut part, part_bytes) = (Vec::new(), self.part_bytes);
+        while part.len() < part_bytes
             && let Some(piece) = self.next_piece()
         {
-            let room = self.part_bytes - part.len();
+            let room = part_bytes - part.len();
             if piece.append_to(&mut part, room)? {
                 self.pieces.pop_front();
             }
@@ -143,7 +143,7 @@ impl Piece {
     fn append_to(&mut self, part: &mut Vec<u8>, room: usize) -> io::Result<bool> {
         match self {
             Piece::Memory { bytes, position } => {
-                let end = bytes.len().min(*position + room);
+                let end = *position + room.min(bytes.len() - *position);
                 part.extend_from_slice(&bytes[*position..end]);
                 *position = end;
                 Ok(end == bytes.len())

@@ -220,7 +220,7 @@ fn what_was_stored_without_an_answer_is_found_and_the_rest_is_sent_again() {
         lane.answer_read(&read);
     }
     let again = lane.sent();
-    // A Renew record has become due, and follows the one that must come next.
+    // A Renew record has become due. It must not take the place of a record that was sent before.
     assert_eq!(again[0].record, sent[2].record);
     lane.owner.handle_published(sent[2].id, first + 2, lane.now);
     assert_eq!(lane.others(), [], "the answer to a try that was given up");
@@ -294,7 +294,7 @@ fn a_stream_that_is_gone_is_lost_after_a_while() {
         }
         lane.wait(250);
     }
-    assert_eq!(lane.now.since(begin), Duration::from_secs(12));
+    assert!((12_000..=12_250).contains(&lane.now.since(begin).as_millis()));
 }
 
 #[test]

@@ -301,16 +301,24 @@ impl LaneRetention {
         if self.stored_bytes() <= bytes_max || self.copying.len() >= COPIES_MAX {
             return None;
         }
-        let is_there = |id: &QueueId, first| self.messages.get(id).is_some_and(|message| message.batch == Some(first));
-        let batches = self.batches.iter().take(COPIED_BATCHES_MAX);
-        let mut live = batches.flat_map(|(first, batch)| batch.messages.iter().filter(|id| is_there(id, *first)));
-        let id = *live.find(|id| !self.copying.contains(id))?;
+        let id = self.first_live().find(|id| !self.copying.contains(id))?;
         // If this one stays, nothing is gained by copying those after it.
         if self.not_copied.contains(&id) {
             return None;
         }
         self.copying.insert(id);
         Some(RetentionAction::Copy(id))
+    }
+}
+
+impl LaneRetention {
+    /// The live messages of the first batches, in the order of the stream.
+    fn first_live(&self) -> impl Iterator<Item = QueueId> + '_ {
+        self.batches.iter().take(COPIED_BATCHES_MAX).flat_map(move |(first, batch)| {
+            let is_needed = |message: &RetainedMessage| message.batch == Some(*first) && !message.is_settled;
+            let is_live = move |id: &&QueueId| self.messages.get(*id).is_some_and(is_needed);
+            batch.messages.iter().filter(is_live).copied()
+        })
     }
 }
 

@@ -54,6 +54,8 @@ pub(crate) struct Node {
     pub(crate) clock: Clock,
     number: usize,
     role: Role,
+    /// The number of its roles so far: answers to an earlier one are not for this one.
+    pub(crate) roles: u64,
 }
 
 enum Role {
@@ -99,13 +101,15 @@ pub(crate) struct Context<'a> {
     pub(crate) ledger: &'a mut Ledger,
     pub(crate) stream: &'a Stream,
     pub(crate) requests: Vec<Request>,
+    pub(crate) may_release: bool,
     /// How often the lane was claimed.
     pub(crate) claims: u64,
 }
 
 impl Node {
     pub(crate) fn new(number: usize, clock: Clock, now: u64) -> Self {
-        Node { clock, number, role: Role::Watcher(LaneWatcher::new(LaneTimes::default(), clock.local(now))) }
+        let role = Role::Watcher(LaneWatcher::new(LaneTimes::default(), clock.local(now)));
+        Node { clock, number, role, roles: 0 }
     }
 
     pub(crate) fn may_deliver(&self, now: u64) -> bool {
@@ -136,6 +140,7 @@ impl Node {
                     Some(WatcherAction::ReadTail) => context.requests.push(Request::ReadTail),
                     Some(WatcherAction::MayAdopt(tail)) => {
                         self.role = Role::Owner(Box::new(OwnerNode::claim(self.number, tail, context)));
+                        self.roles += 1;
                     }
                 },
                 Role::Owner(node) => {
@@ -256,8 +261,8 @@ impl OwnerNode {
             })
             .collect();
         submitted.retain(|submitted| matches!(submitted, Submitted::Outcome(..)));
-        let outcomes = messages.iter().filter(|id| self.live.contains_key(id));
-        let outcomes: Vec<CopiedEntry> = outcomes.map(|id| outcome(*id, RecipientState::Withdrawn, None)).collect();
+        let outcomes = messages.into_iter().filter(|id| self.live.remove(id).is_some());
+        let outcomes: Vec<_> = outcomes.map(|id| outcome(id, RecipientState::Withdrawn, None)).collect();
         if !outcomes.is_empty() {
             self.submit(outcomes, context);
         }
@@ -268,7 +273,7 @@ impl OwnerNode {
         if self.owner.waiting_bytes() > WAITING_BYTES_MAX {
             return;
         }
-        if context.random.chance(1) {
+        if context.may_release && context.random.chance(1) {
             self.owner.release();
             return;
         }

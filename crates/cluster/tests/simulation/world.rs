@@ -20,6 +20,8 @@ const SECOND: u64 = 1_000 * MS;
 struct Life {
     node: usize,
     deaths: u64,
+    /// The role in which it sent a request.
+    role: u64,
 }
 
 #[derive(Debug)]
@@ -126,7 +128,7 @@ impl World {
         let clock = Clock::random(&mut self.random);
         let host = &mut self.hosts[node];
         host.node = Some(Node::new(node, clock, self.now));
-        let life = Life { node, deaths: host.deaths };
+        let life = Life { node, deaths: host.deaths, role: 0 };
         self.schedule_timeout(life);
         self.schedule(self.now + SECOND, Event::Work(life));
     }
@@ -136,7 +138,7 @@ impl World {
             Event::Request(life, request) => self.serve(life, request),
             Event::Answer(life, answer) => self.pass(life, answer),
             Event::Timeout(life, at) => {
-                if self.hosts[life.node].timeout == Some(at) {
+                if (self.hosts[life.node].timeout, self.hosts[life.node].deaths) == (Some(at), life.deaths) {
                     self.hosts[life.node].timeout = None;
                     self.pass(life, Answer::Timeout);
                 }
@@ -165,16 +167,21 @@ impl World {
             return;
         }
         let Some(node) = &mut host.node else { return };
+        if matches!(answer, Answer::Published(..) | Answer::Slot(..)) && node.roles != life.role {
+            return;
+        }
         let mut context = Context {
             now: node.clock.local(self.now),
             random: &mut self.random,
             ledger: &mut self.ledger,
             stream: &self.stream,
             requests: Vec::new(),
+            may_release: self.has_faults,
             claims: 0,
         };
         node.handle(answer, &mut context);
         let (requests, claims) = (context.requests, context.claims);
+        let life = Life { role: node.roles, ..life };
         self.claims += claims;
         self.send_all(life, requests);
     }
@@ -256,7 +263,7 @@ impl World {
     fn announce(&mut self, from: usize) {
         for node in (0..NODES).filter(|node| *node != from) {
             if !self.is_lost(node) {
-                let (at, life) = (self.delay(node), Life { node, deaths: self.hosts[node].deaths });
+                let (at, life) = (self.delay(node), Life { node, deaths: self.hosts[node].deaths, role: 0 });
                 self.schedule(at, Event::Answer(life, Answer::Renewed));
             }
         }
