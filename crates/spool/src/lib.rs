@@ -51,10 +51,13 @@ use mail::{QueueId, SpoolId};
 
 pub use commit_step::{BatchDraft, CommitStep, CommitStepConfig, DraftBody, EntryDraft, StepAnswer};
 pub use disk::{Disk, DiskFile, DiskSpace, FolderDisk};
-pub use entries::{LiveMessage, SpoolEntry, SpooledMessage, SubmittedBody};
+pub use entries::{
+    LiveMessage, SpoolEntry, SpooledMessage, SubmittedBody, decode_envelope, decode_states, encode_envelope,
+    encode_states,
+};
 pub use inspect::{Inspection, SegmentReport, inspect};
 pub use lanes::{LaneIdentity, Spool, open, survey_lane};
-pub use recipient_states::RecipientState;
+pub use recipient_states::{RecipientState, RecipientStates};
 pub use restore::{LaneRestorer, RestoreError, RestoredMessage};
 pub use spill::{PREFIX_BYTES_MAX, SpillError, SpillWriter, SpilledBody};
 pub use stats::{LaneBatching, Stats};

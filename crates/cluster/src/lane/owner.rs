@@ -37,7 +37,7 @@ use self::batches::WaitingBatches;
 use self::window::{AnswerFit, ConfirmedRecord, QueuedRecord, RecordToSend, RecordWindow};
 use super::{BootTime, LaneTimes, PUBLISHES_IN_FLIGHT_MAX, PublishFailure, ReadFailure, RecordSubject, Slot};
 use crate::NodeName;
-use crate::record::{self, EpochRecord, RecordHeader, RecordKind};
+use crate::record::{EpochRecord, RecordHeader, RecordKind};
 
 /// The time between attempts to read a slot while the servers do not answer.
 const READ_PAUSE: Duration = Duration::from_millis(250);
@@ -232,8 +232,8 @@ impl OwnRecords {
 impl LaneOwner {
     /// Claims a lane. Records of at most `in_flight_bytes_max` bytes are in flight, or a single
     /// larger one.
-    pub fn claim(times: LaneTimes, in_flight_bytes_max: u64, claim: &Claim, now: BootTime) -> LaneOwner {
-        let records = OwnRecords::new(claim);
+    pub fn claim(times: LaneTimes, in_flight_bytes_max: u64, claim: Claim, now: BootTime) -> LaneOwner {
+        let records = OwnRecords::new(&claim);
         let mut window = RecordWindow::new(claim.last_sequence, in_flight_bytes_max);
         window.push(QueuedRecord::new(RecordKind::Epoch, records.epoch_record.clone()));
         LaneOwner {
@@ -452,15 +452,12 @@ impl LaneOwner {
     }
 
     fn take_stored(&mut self, stored: &[u8], now: BootTime) {
-        let header = RecordHeader::read(stored).ok();
-        if header.is_some_and(|header| header.token == self.records.token) {
-            if let Some(confirmed) = self.window.confirm_found() {
-                self.take_confirmed(confirmed, now);
-            }
+        if let Some(confirmed) = self.window.confirm_found(stored) {
+            self.take_confirmed(confirmed, now);
             self.read_slot(now);
             return;
         }
-        let is_late = header.is_some_and(|header| header.kind != RecordKind::Epoch);
+        let is_late = RecordHeader::read(stored).is_ok_and(|header| header.kind != RecordKind::Epoch);
         match self.stage {
             Stage::Settling { .. } if is_late => {
                 self.window.skip_sequence();

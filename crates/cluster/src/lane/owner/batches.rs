@@ -51,7 +51,13 @@ impl WaitingBatches {
     }
 
     /// Takes a confirmed part. Returns where the batch is, if this was its last part.
-    pub(super) fn confirm_part(&mut self, id: BatchId, is_last: bool, sequence: u64, bytes: u64) -> Option<StoredRange> {
+    pub(super) fn confirm_part(
+        &mut self,
+        id: BatchId,
+        is_last: bool,
+        sequence: u64,
+        bytes: u64,
+    ) -> Option<StoredRange> {
         let batch = self.find(id)?;
         let first = *batch.first.get_or_insert(sequence);
         batch.bytes += bytes;

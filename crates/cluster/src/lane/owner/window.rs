@@ -114,10 +114,12 @@ impl RecordWindow {
         self.records.push_back(record);
     }
 
-    /// Puts a record before all others that were not sent.
+    /// Puts a record before all others that were never sent. One that was sent keeps its place: a late
+    /// try may still store it there.
     pub(super) fn push_next(&mut self, record: QueuedRecord) {
         self.waiting_bytes += record.len();
-        self.records.insert(self.sent, record);
+        let place = self.records.partition_point(|record| record.first_sent.is_some());
+        self.records.insert(place, record);
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -185,9 +187,10 @@ impl RecordWindow {
         self.confirm_first(sent)
     }
 
-    /// Removes the first record, which was found in the stream; it is unknown which try stored it.
-    pub(super) fn confirm_found(&mut self) -> Option<ConfirmedRecord> {
-        let sent = self.records.front()?.first_sent?;
+    /// Removes the first record if it is the one that was found in the stream. It is unknown which try
+    /// stored it.
+    pub(super) fn confirm_found(&mut self, stored: &[u8]) -> Option<ConfirmedRecord> {
+        let sent = self.records.front().filter(|first| first.bytes == stored)?.first_sent?;
         self.confirm_first(sent)
     }
 
