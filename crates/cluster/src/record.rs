@@ -8,16 +8,17 @@
 //! | 1 | flags: 1 = last part of its batch |
 //! | 8 | epoch |
 //! | 8 | token |
-//! | 8 | number |
 //! | 8 | batch |
 //! | 4 | part |
 //! | 4 | CRC-32C of all other bytes, header and payload |
 //!
 //! Numbers are little-endian. The **epoch** counts the owners of the lane, and the **token** is a
 //! random number that each owner chooses: two nodes that claim a lane at the same time may use the
-//! same epoch, but never the same token. The **number** counts the records of an owner; 0 is its
-//! Epoch record. A record of an unknown version or kind is an error, because it may change the
-//! meaning of others.
+//! same epoch, but never the same token. A record of an unknown version or kind is an error, because
+//! it may change the meaning of others.
+//!
+//! The owner of the lane is the one of the last Epoch record in the order of the stream. Records of
+//! another token that follow it are **void**: they were on their way when their owner lost the lane.
 
 use bytes::{Bytes, BytesMut};
 
@@ -29,7 +30,7 @@ pub const HEADER_BYTES: usize = CRC_AT + 4;
 const MAGIC: [u8; 3] = *b"MRL";
 const VERSION: u8 = 1;
 const FLAG_LAST: u8 = 1;
-const CRC_AT: usize = 42;
+const CRC_AT: usize = 34;
 
 /// The kind of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,8 +56,6 @@ pub struct RecordHeader {
     pub epoch: u64,
     /// The random number of the owner's claim.
     pub token: u64,
-    /// Counts the records of this owner; its first Epoch record is 0.
-    pub number: u64,
     /// Counts the batches of this owner from 1; 0 in records that are no part of one.
     pub batch: u64,
     /// Counts the parts of the batch from 0.
@@ -98,7 +97,7 @@ impl RecordHeader {
         let mut record = BytesMut::with_capacity(HEADER_BYTES + payload.len());
         record.extend_from_slice(&MAGIC);
         record.extend_from_slice(&[VERSION, self.kind.code(), if self.last { FLAG_LAST } else { 0 }]);
-        for number in [self.epoch, self.token, self.number, self.batch] {
+        for number in [self.epoch, self.token, self.batch] {
             record.extend_from_slice(&number.to_le_bytes());
         }
         record.extend_from_slice(&self.part.to_le_bytes());
@@ -187,9 +186,8 @@ fn read_fields(header: &[u8]) -> Result<RecordHeader, RecordError> {
         last: header[5] & FLAG_LAST != 0,
         epoch: number_at(6),
         token: number_at(14),
-        number: number_at(22),
-        batch: number_at(30),
-        part: header[38..].first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes)),
+        batch: number_at(22),
+        part: header[30..].first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes)),
     })
 }
 
@@ -198,7 +196,7 @@ mod tests {
     use super::*;
 
     fn header() -> RecordHeader {
-        RecordHeader { kind: RecordKind::Part, epoch: 7, token: u64::MAX, number: 3, batch: 2, part: 1, last: true }
+        RecordHeader { kind: RecordKind::Part, epoch: 7, token: u64::MAX, batch: 2, part: 1, last: true }
     }
 
     #[test]

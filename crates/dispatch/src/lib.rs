@@ -18,6 +18,7 @@ mod classifier_worker;
 mod delivery_route;
 mod drain_watch;
 mod dsn_sender;
+mod lane_fence;
 mod local_deliverer;
 mod message_cache;
 mod outcome_counters;
@@ -57,6 +58,7 @@ pub use delivery_route::DeliveryRoute;
 use drain_watch::DrainWatch;
 use dsn_sender::DsnConfig;
 pub use dsn_sender::NoticeConfig;
+pub use lane_fence::LaneFence;
 use local_deliverer::LocalDeliverer;
 pub use local_deliverer::LocalTransport;
 use message_cache::{CachedMessage, MessageCache};
@@ -179,6 +181,8 @@ pub struct DispatcherParts {
     pub outcome_counters: Arc<OutcomeCounters>,
     /// Takes how TLS went with the hosts of other domains; None: nobody wants to know.
     pub tls_sessions: Option<Arc<dyn TlsSessionLog>>,
+    /// Says whose mail may be delivered; None: all of it.
+    pub lane_fence: Option<Arc<dyn LaneFence>>,
     /// The log.
     pub log: Arc<dyn ServerLog>,
 }
@@ -260,8 +264,16 @@ impl Dispatcher {
         scheduler: SchedulerHandle,
         receiver: SchedulerReceiver,
     ) -> io::Result<Dispatcher> {
-        let DispatcherParts { spool, queues, config, smtp_threads, outcome_counters: attempts, tls_sessions, log } =
-            parts;
+        let DispatcherParts {
+            spool,
+            queues,
+            config,
+            smtp_threads,
+            outcome_counters: attempts,
+            tls_sessions,
+            lane_fence,
+            log,
+        } = parts;
         let DispatcherConfig { directory, tables, rules, router, transports, local_transports, notices, hostname } =
             config;
         let (alive, ended) = mpsc::channel();
@@ -298,6 +310,7 @@ impl Dispatcher {
             )?,
             outcome_handler: OutcomeHandler::new(outcome_writer, dsn_sender, hostname, attempts, log),
             delay_notices,
+            lane_fence,
         };
         let scheduler_loop = Scheduler::new(queues, Classifier::new(rules), workers);
         let run = move || {
@@ -396,6 +409,12 @@ impl SchedulerHandle {
     /// Sets which deliveries may start.
     pub fn set_allowed_deliveries(&self, delivery: AllowedDeliveries) {
         self.send(SchedulerMsg::SetDelivery(delivery));
+    }
+
+    /// Adds messages that became durable without being submitted here, such as those of an adopted
+    /// lane.
+    pub fn admit(&self, messages: Vec<LiveMessage>) {
+        self.send(SchedulerMsg::Committed(messages));
     }
 
     /// Runs `question` on the scheduler's thread, which waits for it. None if the flow has stopped.
