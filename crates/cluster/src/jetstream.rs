@@ -10,4 +10,5 @@ mod renewals;
 pub use connection::{Connection, OpenError};
 pub use lane_stream::{LaneStream, NewestEpoch, ReadError, StreamError};
 pub use names::control_subject;
+pub(crate) use names::parse_lane;
 pub use nodes::{AskError, NodeEntry, NodeRequest, NodesBucket, WRITE_INTERVAL};

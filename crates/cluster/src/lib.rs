@@ -8,7 +8,7 @@
 //! [`record`] and [`codec`] are the format. [`lane`] has the state machines of one lane, which have no
 //! clock, no socket and no async code. [`Connection`] is the adapter to the servers; a [`LaneTask`]
 //! moves what a lane's state machines decide to its stream, and [`ClusterStep`] passes the batches of
-//! the spool to the tasks.
+//! the spool to the tasks. A [`ClusterNode`] decides which lanes it claims, and restores those of others.
 
 mod clock;
 pub mod codec;
@@ -18,6 +18,7 @@ mod jetstream;
 pub mod lane;
 mod lane_task;
 mod names;
+mod node;
 pub mod record;
 mod step;
 mod thread;
@@ -31,5 +32,6 @@ pub use jetstream::{
 };
 pub use lane_task::{ClaimedLane, LaneEnd, LaneHandle, LaneStatus, LaneTask, ReadMessage};
 pub use names::{ClusterName, InvalidName, NodeName};
+pub use node::{AdmitMessages, ClusterNode, LaneReport, NodeError, NodeParts, StartingNode};
 pub use step::ClusterStep;
 pub use thread::ClusterThread;

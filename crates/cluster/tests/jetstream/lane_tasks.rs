@@ -43,7 +43,12 @@ impl ByteSource for Content {
 
 /// The stream of the lane, and its task, for a node that claims it as it is.
 async fn claim(connection: &Connection, node: &str) -> (LaneStream, LaneHandle) {
-    let stream = connection.lane_stream(lane());
+    claim_lane(connection, lane(), node).await
+}
+
+/// The same with any lane.
+pub async fn claim_lane(connection: &Connection, lane: LaneId, node: &str) -> (LaneStream, LaneHandle) {
+    let stream = connection.lane_stream(lane);
     stream.ensure().await.unwrap();
     let StreamTail { last_sequence, .. } = stream.tail().await.unwrap();
     let newest = stream.newest_epoch().await.unwrap();
@@ -59,7 +64,7 @@ async fn claim(connection: &Connection, node: &str) -> (LaneStream, LaneHandle) 
     (stream, task)
 }
 
-fn envelope() -> Envelope {
+pub fn envelope() -> Envelope {
     let recipient = Recipient {
         address: "b@example.org".parse().unwrap(),
         original: None,

@@ -3,5 +3,6 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod lane_tasks;
+mod nodes;
 mod servers;
 mod streams;
