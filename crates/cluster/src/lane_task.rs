@@ -9,9 +9,7 @@
 //!
 //! Batches are encoded here, and bodies in files are read on blocking threads, so the spool's writer
 //! waits for nothing. What waits is bounded by the spool's permits
-//! ([`spool::CommitStepConfig::waiting_bytes_max`]); about 16 MiB of it is encoded. A
-//! body that cannot be read ends the lane: its batch is broken in the middle, so nothing can follow it
-//! in this epoch.
+//! ([`spool::CommitStepConfig::waiting_bytes_max`]); about 16 MiB of it is encoded.
 
 mod handle;
 mod queueing;
@@ -237,7 +235,7 @@ impl LaneTask {
         }
         let waiting = self.waiting.drain(..).filter_map(|batch| match batch {
             WaitingBatch::Draft(_, answer) => Some(answer),
-            WaitingBatch::Copy(..) => None,
+            WaitingBatch::Copy(..) | WaitingBatch::Outcomes(_) => None,
         });
         for answer in waiting.chain(self.answers.drain().map(|(_, answer)| answer)) {
             self.shared.counters.batches_failed.fetch_add(1, Relaxed);

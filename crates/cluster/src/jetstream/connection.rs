@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use async_nats::jetstream::context::{AccountErrorKind, ContextBuilder};
+use async_nats::jetstream::context::{ContextBuilder, RequestErrorKind};
+use async_nats::jetstream::response::Response;
 use async_nats::jetstream::{self, ErrorCode};
 use async_nats::{Client, ConnectErrorKind, ConnectOptions, Event, connection::State};
 use tokio::sync::watch;
@@ -163,15 +164,14 @@ impl Connection {
         if parse_version(&version).is_none_or(|version| version < SERVER_VERSION_MIN) {
             return Err(OpenError::TooOld { server, version });
         }
-        match self.context().query_account().await {
-            Ok(_) => Ok(()),
-            Err(error) => match error.kind() {
-                AccountErrorKind::JetStreamUnavailable => Err(OpenError::NoJetStream { server }),
-                AccountErrorKind::JetStream(error) if is_disabled(error.error_code()) => {
-                    Err(OpenError::NoJetStream { server })
-                }
-                _ => Err(OpenError::Unreachable(format!("JetStream does not answer: {error}"))),
-            },
+        // What is in the answer depends on the version; that there is one is enough.
+        let answer: Result<Response<serde_json::Value>, _> = self.context().request("INFO", b"").await;
+        match answer {
+            Ok(Response::Ok(_)) => Ok(()),
+            Ok(Response::Err { error }) if is_disabled(error.error_code()) => Err(OpenError::NoJetStream { server }),
+            Ok(Response::Err { error }) => Err(OpenError::Unreachable(format!("JetStream does not answer: {error}"))),
+            Err(error) if error.kind() == RequestErrorKind::NoResponders => Err(OpenError::NoJetStream { server }),
+            Err(error) => Err(OpenError::Unreachable(format!("JetStream does not answer: {error}"))),
         }
     }
 }

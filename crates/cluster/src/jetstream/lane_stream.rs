@@ -141,14 +141,7 @@ impl LaneStream {
 
     /// Makes the stream, or gives an existing one the settings of this node.
     pub async fn ensure(&self) -> Result<(), StreamError> {
-        let context = self.connection.context();
-        let Err(error) = context.create_stream(self.config()).await else { return Ok(()) };
-        match error.kind() {
-            CreateStreamErrorKind::JetStream(error) if error.error_code() == ErrorCode::STREAM_NAME_EXIST => {
-                context.update_stream(self.config()).await.map(drop).map_err(|error| self.refusal(error.kind()))
-            }
-            kind => Err(self.refusal(kind)),
-        }
+        ensure_stream(&self.connection, self.config()).await
     }
 
     /// Deletes the stream with all its records. True if it was there.
@@ -301,15 +294,26 @@ impl LaneStream {
             ..Config::default()
         }
     }
+}
 
-    fn refusal(&self, kind: CreateStreamErrorKind) -> StreamError {
-        match kind {
-            CreateStreamErrorKind::JetStream(error) if !is_passing(error.error_code()) => {
-                StreamError::Refused { stream: self.name.clone(), reason: error.to_string() }
-            }
-            kind => StreamError::Unavailable(kind.to_string()),
+/// Makes a stream, or changes the settings of the one that has its name.
+pub(super) async fn ensure_stream(connection: &Connection, config: Config) -> Result<(), StreamError> {
+    let (context, stream) = (connection.context(), config.name.clone());
+    let made = match context.create_stream(config.clone()).await {
+        Err(error) if is_taken(&error.kind()) => context.update_stream(config).await.map(drop),
+        made => made.map(drop),
+    };
+    made.map_err(|error| match error.kind() {
+        CreateStreamErrorKind::JetStream(error) if !is_passing(error.error_code()) => {
+            StreamError::Refused { stream, reason: error.to_string() }
         }
-    }
+        kind => StreamError::Unavailable(kind.to_string()),
+    })
+}
+
+/// Whether there is a stream of this name with other settings.
+fn is_taken(kind: &CreateStreamErrorKind) -> bool {
+    matches!(kind, CreateStreamErrorKind::JetStream(error) if error.error_code() == ErrorCode::STREAM_NAME_EXIST)
 }
 
 /// Errors that end by themselves: a leader is being elected, or servers are starting.

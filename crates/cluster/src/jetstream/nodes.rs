@@ -7,13 +7,13 @@
 use std::time::Duration;
 
 use async_nats::jetstream::kv;
-use async_nats::jetstream::stream::StorageType;
+use async_nats::jetstream::stream::{Config, DiscardPolicy, StorageType};
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
 use serde::{Deserialize, Serialize};
 
 use super::connection::Connection;
-use super::lane_stream::StreamError;
+use super::lane_stream::{StreamError, ensure_stream};
 use super::names::{control_subject, nodes_bucket};
 use crate::NodeName;
 
@@ -76,17 +76,31 @@ pub enum AskError {
 impl Connection {
     /// Opens the bucket of the nodes, or makes it.
     pub async fn nodes(&self) -> Result<NodesBucket, StreamError> {
-        let config = kv::Config {
-            bucket: nodes_bucket(&self.config().name),
-            description: format!("Mailrace: nodes of cluster {}", self.config().name),
-            max_age: ENTRY_LIFETIME,
-            storage: StorageType::Memory,
-            num_replicas: self.config().replicas,
-            ..kv::Config::default()
-        };
-        let opened = self.context().create_or_update_key_value(config).await;
+        let bucket = nodes_bucket(&self.config().name);
+        // What async-nats asks before it makes a bucket itself, servers of version 2.9 do not answer as it expects.
+        ensure_stream(self, self.bucket_config(&bucket)).await?;
+        let opened = self.context().get_key_value(bucket).await;
         let store = opened.map_err(|error| StreamError::Unavailable(error.to_string()))?;
         Ok(NodesBucket { store })
+    }
+
+    /// The stream of a bucket.
+    fn bucket_config(&self, bucket: &str) -> Config {
+        Config {
+            name: format!("KV_{bucket}"),
+            description: Some(format!("Mailrace: nodes of cluster {}", self.config().name)),
+            subjects: vec![format!("$KV.{bucket}.>")],
+            storage: StorageType::Memory,
+            discard: DiscardPolicy::New,
+            max_messages_per_subject: 1,
+            max_age: ENTRY_LIFETIME,
+            duplicate_window: ENTRY_LIFETIME,
+            num_replicas: self.config().replicas,
+            allow_rollup: true,
+            allow_direct: true,
+            deny_delete: true,
+            ..Config::default()
+        }
     }
 
     /// Sends a request to a node, and waits for its answer.

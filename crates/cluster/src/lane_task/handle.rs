@@ -45,7 +45,7 @@ pub enum LaneEnd {
         /// The other node, if it is known.
         by: Option<NodeName>,
     },
-    /// The stream lacks what it had, or a body could not be read for it.
+    /// The stream lacks what it had, or the task was stopped.
     #[error("{0}")]
     Lost(String),
     /// It was handed over.

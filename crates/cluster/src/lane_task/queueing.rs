@@ -9,7 +9,7 @@ use mail::QueueId;
 use spool::{BatchDraft, DraftBody, RecipientState, SpooledMessage, StepAnswer};
 
 use super::upkeep::{UpkeepEvent, retained};
-use super::{Event, LaneEnd, LaneTask};
+use super::{Event, LaneTask};
 use crate::clock::boot_time;
 use crate::codec::{BatchEncoder, CopiedEntry};
 use crate::lane::owner::BatchId;
@@ -33,18 +33,27 @@ pub(super) enum WaitingBatch {
     Draft(BatchDraft, StepAnswer),
     /// A message is published again.
     Copy(QueueId, SpooledMessage),
+    /// What is left of a batch that was abandoned.
+    Outcomes(Vec<CopiedEntry>),
 }
 
 /// The batch whose parts are passed to the owner.
 pub(super) enum Encoding {
     Nothing,
-    Batch {
-        batch: BatchId,
-        encoder: Box<BatchEncoder>,
-        reads_files: bool,
-    },
+    Batch(BegunBatch, Box<BatchEncoder>),
     /// A part is being read on another thread.
-    Reading(BatchId),
+    Reading(BegunBatch),
+}
+
+/// A batch of which not all parts are queued.
+pub(super) struct BegunBatch {
+    batch: BatchId,
+    /// It has bodies in files.
+    reads_files: bool,
+    /// It is a copy of this message.
+    copied: Option<QueueId>,
+    /// What follows if it is abandoned.
+    outcomes: Vec<CopiedEntry>,
 }
 
 impl LaneTask {
@@ -55,15 +64,15 @@ impl LaneTask {
         }
         match std::mem::replace(&mut self.encoding, Encoding::Nothing) {
             Encoding::Nothing => self.start_next(),
-            Encoding::Batch { batch, mut encoder, reads_files: false } => {
-                let part = encoder.next_part();
-                self.queue_part(batch, part.map(|part| (encoder, part)), false);
-                true
-            }
-            Encoding::Batch { batch, encoder, reads_files: true } => {
+            Encoding::Batch(begun, encoder) if begun.reads_files => {
                 self.read_part(encoder);
-                self.encoding = Encoding::Reading(batch);
+                self.encoding = Encoding::Reading(begun);
                 false
+            }
+            Encoding::Batch(begun, mut encoder) => {
+                let part = encoder.next_part();
+                self.queue_part(begun, part.map(|part| (encoder, part)));
+                true
             }
             reading @ Encoding::Reading(_) => {
                 self.encoding = reading;
@@ -74,8 +83,8 @@ impl LaneTask {
 
     /// A part was read on another thread.
     pub(super) fn handle_read_part(&mut self, read: io::Result<(Box<BatchEncoder>, EncodedPart)>) {
-        if let Encoding::Reading(batch) = std::mem::replace(&mut self.encoding, Encoding::Nothing) {
-            self.queue_part(batch, read, true);
+        if let Encoding::Reading(begun) = std::mem::replace(&mut self.encoding, Encoding::Nothing) {
+            self.queue_part(begun, read);
         }
     }
 
@@ -83,30 +92,35 @@ impl LaneTask {
     fn start_next(&mut self) -> bool {
         match self.waiting.pop_front() {
             Some(WaitingBatch::Draft(batch, answer)) => {
-                let batch = self.start_batch(batch.entries.into_iter().map(CopiedEntry::from).collect());
+                let entries = batch.entries.into_iter().map(CopiedEntry::from).collect();
+                let batch = self.start_batch(entries, None);
                 self.answers.insert(batch, answer);
             }
             Some(WaitingBatch::Copy(id, message)) => {
                 // Without states, it was settled meanwhile.
                 if let Some(states) = self.upkeep.states(id) {
-                    self.start_batch(vec![copied(id, states, message)]);
+                    self.start_batch(vec![copied(id, states, message)], Some(id));
                 }
+            }
+            Some(WaitingBatch::Outcomes(outcomes)) => {
+                self.start_batch(outcomes, None);
             }
             None if self.is_releasing => {
                 self.is_releasing = false;
-                self.owner.release(boot_time());
+                self.owner.release();
             }
             None => return false,
         }
         true
     }
 
-    fn start_batch(&mut self, entries: Vec<CopiedEntry>) -> BatchId {
+    fn start_batch(&mut self, entries: Vec<CopiedEntry>, copied: Option<QueueId>) -> BatchId {
         let batch = self.owner.start_batch(boot_time());
         self.upkeep.handle(UpkeepEvent::Queued(batch, entries.iter().map(retained).collect()));
         let reads_files = entries.iter().any(is_in_file);
+        let outcomes = if reads_files { outcomes_of(&entries) } else { Vec::new() };
         let encoder = Box::new(BatchEncoder::new(entries, self.part_bytes()));
-        self.encoding = Encoding::Batch { batch, encoder, reads_files };
+        self.encoding = Encoding::Batch(BegunBatch { batch, reads_files, copied, outcomes }, encoder);
         batch
     }
 
@@ -121,18 +135,41 @@ impl LaneTask {
         self.requests.push(read.boxed());
     }
 
-    fn queue_part(&mut self, batch: BatchId, read: io::Result<(Box<BatchEncoder>, EncodedPart)>, reads_files: bool) {
+    fn queue_part(&mut self, begun: BegunBatch, read: io::Result<(Box<BatchEncoder>, EncodedPart)>) {
         match read {
             Ok((encoder, Some((payload, is_last)))) => {
-                self.owner.handle_part(batch, &payload, is_last, boot_time());
+                self.owner.handle_part(begun.batch, &payload, is_last);
                 if !is_last {
-                    self.encoding = Encoding::Batch { batch, encoder, reads_files };
+                    self.encoding = Encoding::Batch(begun, encoder);
                 }
             }
             Ok((_, None)) => {}
-            Err(error) => self.shared.set_ended(LaneEnd::Lost(format!("a body cannot be read for its copy: {error}"))),
+            Err(error) => self.abandon(begun, &error),
         }
     }
+
+    fn abandon(&mut self, begun: BegunBatch, error: &io::Error) {
+        self.owner.abandon_batch(begun.batch);
+        self.upkeep.handle(UpkeepEvent::Abandoned(begun.batch));
+        self.answer(begun.batch, Err(format!("a body cannot be read for its copy: {error}")));
+        if let Some(id) = begun.copied {
+            self.upkeep.handle_copy_failed(id);
+        }
+        if !begun.outcomes.is_empty() {
+            self.waiting.push_front(WaitingBatch::Outcomes(begun.outcomes));
+        }
+    }
+}
+
+/// The outcomes of a batch, without the bounces, which are lost with it.
+fn outcomes_of(entries: &[CopiedEntry]) -> Vec<CopiedEntry> {
+    let outcome = |entry: &CopiedEntry| match entry {
+        CopiedEntry::Message { .. } => None,
+        CopiedEntry::Outcome { id, recipients, .. } => {
+            Some(CopiedEntry::Outcome { id: *id, recipients: recipients.clone(), bounce: None })
+        }
+    };
+    entries.iter().filter_map(outcome).collect()
 }
 
 /// A message of the spool, to be published again with these states.

@@ -30,6 +30,8 @@ pub(super) enum UpkeepEvent {
     Queued(BatchId, Vec<RetainedEntry>),
     /// It is stored.
     Confirmed(BatchId, StoredRange),
+    /// It will never be complete.
+    Abandoned(BatchId),
     /// An Epoch record is stored.
     Epoch(u64),
 }
@@ -91,6 +93,7 @@ fn apply(retention: &mut LaneRetention, event: UpkeepEvent) {
     match event {
         UpkeepEvent::Queued(batch, entries) => retention.handle_queued(batch, entries),
         UpkeepEvent::Confirmed(batch, range) => retention.handle_confirmed(batch, range),
+        UpkeepEvent::Abandoned(batch) => retention.handle_abandoned(batch),
         UpkeepEvent::Epoch(sequence) => retention.handle_epoch(sequence),
     }
 }

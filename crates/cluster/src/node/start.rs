@@ -21,8 +21,8 @@ use super::copies::{self, OpenedLane};
 use super::folders::{AdoptedFolder, Aside, LaneFolders};
 use super::{AdmitMessages, ClusterNode, NodeError, NodeParts, NodeShared, RETRY_DELAY, millis_since_1970, watch};
 use crate::clock::boot_time;
-use crate::lane::{ReadFailure, StreamTail, TailFailure};
 use crate::lane::owner::{Claim, LaneOwner};
+use crate::lane::{ReadFailure, StreamTail, TailFailure};
 use crate::thread::ClusterThread;
 use crate::{ClusterConfig, ClusterStep, Connection, LaneHandle, LaneStream, LaneTask, NewestEpoch, StreamError};
 
