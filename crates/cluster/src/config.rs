@@ -28,8 +28,6 @@ pub struct ClusterConfig {
     pub tls: ClusterTls,
     /// Copies of each record: an odd number of servers.
     pub replicas: usize,
-    /// Whether mail is only accepted while it gets its second copy.
-    pub require: bool,
     /// How long a node may deliver without a sign of life. Another node adopts its lanes soon after
     /// that.
     pub lease: Duration,
@@ -63,7 +61,6 @@ impl ClusterConfig {
             credentials_file: None,
             tls: ClusterTls::default(),
             replicas: Self::REPLICAS,
-            require: true,
             lease: Self::LEASE,
             stream_bytes_max: None,
             waiting_bytes_max: Self::WAITING_BYTES_MAX,
@@ -83,7 +80,7 @@ pub struct ClusterTls {
 }
 
 /// The address of a server: `nats://HOST:PORT`, or `tls://HOST:PORT` for one that must use TLS.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct NatsServer(ServerAddr);
 
 impl NatsServer {
@@ -109,6 +106,12 @@ impl FromStr for NatsServer {
 impl fmt::Display for NatsServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.0.as_url_str())
+    }
+}
+
+impl fmt::Debug for NatsServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "NatsServer({self})")
     }
 }
 

@@ -41,12 +41,12 @@ pub(super) fn cluster(document: &mut Section<'_, '_>, machine: &str, data_dir: &
     let name = section.take("name", &NAME).or_else(|| ClusterConfig::NAME.parse().ok());
     let servers = servers(&mut section);
     let node = node(&mut section, machine);
+    read_require(&mut section);
     let config = ClusterConfig {
         servers,
         credentials_file: file(&mut section, "credentials_file", data_dir),
         tls: tls(&mut section, data_dir),
         replicas: section.take_or("replicas", &REPLICAS, ClusterConfig::REPLICAS),
-        require: section.take_or("require", &value_kind::FLAG, true),
         lease: section.take_or("lease", &LEASE, ClusterConfig::LEASE),
         stream_bytes_max: section.take("stream_max", &value_kind::SIZE),
         waiting_bytes_max: section.take_or("waiting_max", &value_kind::SIZE, ClusterConfig::WAITING_BYTES_MAX),
@@ -69,6 +69,15 @@ fn servers(section: &mut Section<'_, '_>) -> Vec<NatsServer> {
         unique.insert(section, "servers", &server.get_ref().to_string(), server.span());
     }
     unspanned(servers)
+}
+
+/// Mail without a second copy is not accepted in this version.
+fn read_require(section: &mut Section<'_, '_>) {
+    let require = section.take_spanned("require", &value_kind::FLAG);
+    if let Some(require) = require.filter(|require| !require.get_ref()) {
+        let label = "this version accepts no mail without its second copy; expected true".to_owned();
+        section.report(require.span(), "require", "is not supported yet", label);
+    }
 }
 
 /// The name of the node, or that of the machine up to its first dot.
@@ -131,7 +140,7 @@ mod tests {
         assert_eq!(parse(""), Ok(None));
         let cluster = parse("[cluster]\nservers = [\"nats://127.0.0.1:4222\"]\n").unwrap().unwrap();
         assert_eq!((cluster.name.as_str(), cluster.node.as_str()), ("mailrace", "node1"));
-        assert_eq!((cluster.replicas, cluster.require, cluster.lease), (3, true, Duration::from_secs(3)));
+        assert_eq!((cluster.replicas, cluster.lease), (3, Duration::from_secs(3)));
     }
 
     #[test]
@@ -144,6 +153,7 @@ mod tests {
             ("servers = [\"nats://h\", \"nats://h\"]", "appears twice"),
             ("name = \"Mail\"", "`cluster.name` has an invalid value"),
             ("node = \"a.b\"", "`cluster.node` has an invalid value"),
+            ("require = false", "`cluster.require` is not supported yet"),
             ("replicas = 2", "`cluster.replicas` has an invalid value"),
             ("lease = \"100ms\"", "`cluster.lease` has an invalid value"),
             ("tls = { key_file = \"/k\" }", "`cluster.tls.key_file` needs its certificate"),
