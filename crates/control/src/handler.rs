@@ -43,7 +43,7 @@ use super::wait::unless_stopping;
 use crate::history::ServerCounters;
 use crate::metrics::{self, MetricsSnapshot, QueueMetrics, SignatureCounts};
 use crate::reload_request::{ReloadAnswer, ReloadRequest};
-use crate::{ControlParts, ReportParts, SharedControlState};
+use crate::{ClusterOperator, ControlParts, ReportParts, SharedControlState};
 
 /// Handles requests.
 pub struct ControlHandler {
@@ -109,12 +109,34 @@ impl ControlHandler {
             ControlRequest::TableAccept { table } => self.accept_table_removals(caller, table)?,
             ControlRequest::ReportsShow => write_rows(&self.pending_reports()?, out)?,
             ControlRequest::ReportsSend { domain } => write_rows(&self.send_reports(caller, domain)?, out)?,
+            ControlRequest::ClusterStatus => write_rows(&self.cluster()?.lanes(), out)?,
+            ControlRequest::ClusterNodes => {
+                let nodes = self.cluster()?.nodes().map_err(ControlError::Refused)?;
+                write_rows(&nodes, out)?;
+            }
+            ControlRequest::ClusterDrain => {
+                let cluster = self.cluster()?;
+                self.logged(
+                    caller,
+                    &ControlRequest::ClusterDrain,
+                    |()| "stopping".into(),
+                    || {
+                        cluster.drain();
+                        Ok(())
+                    },
+                )?;
+            }
             ControlRequest::Reload => write_rows(&[self.reload(caller)?], out)?,
             ControlRequest::Load => write_rows(&[self.load_status()], out)?,
             ControlRequest::Adaptive => write_rows(&self.adaptive_values()?, out)?,
             ControlRequest::Status => out.write_all(self.metrics()?.as_bytes())?,
         }
         Ok(())
+    }
+
+    fn cluster(&self) -> ControlResult<&dyn ClusterOperator> {
+        let none = || ControlError::Refused("the server belongs to no cluster: [cluster] is not configured".into());
+        self.shared.cluster.as_deref().ok_or_else(none)
     }
 
     fn with_queues<T: Send + 'static>(

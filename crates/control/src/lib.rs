@@ -26,11 +26,16 @@
 //! | `status` | metrics in the Prometheus text format |
 //! | `reports-show` | an object for each report that is being counted |
 //! | `reports-send {"domain": DOMAIN}` | an object for each report and destination: what became of it |
+//! | `cluster-status` | an object for each lane of the cluster |
+//! | `cluster-nodes` | an object for each node that is alive |
+//! | `cluster-drain` | nothing; the server hands its lanes over and stops |
 //! | `reload` | an object: the command's exit code and its output |
 
 mod adaptive;
 pub mod adaptive_text;
 pub mod api;
+mod cluster;
+pub mod cluster_text;
 pub mod columns;
 mod current_handler;
 mod explain;
@@ -77,6 +82,7 @@ use sender_auth::signing::SigningCounters;
 use sender_auth::srs::SrsCounters;
 
 pub use adaptive::{AdaptiveValue, Bounds};
+pub use cluster::{ClusterOperator, LaneReport, NodeReport};
 pub use current_handler::CurrentHandler;
 pub use explain::{AddressExplainer, Deliverability};
 pub use handler::ControlHandler;
@@ -156,6 +162,8 @@ pub struct SharedControlState {
     pub outcome_counters: Arc<OutcomeCounters>,
     /// Where reload requests go.
     pub reload_sender: ReloadSender,
+    /// The cluster; None: the server belongs to none.
+    pub cluster: Option<Arc<dyn ClusterOperator>>,
     /// Set when handlers are to stop.
     pub stopping: Arc<AtomicBool>,
     /// The history, and the readers of events.

@@ -118,6 +118,12 @@ pub enum ControlRequest {
         /// The domain.
         domain: String,
     },
+    /// Shows the lanes of the cluster.
+    ClusterStatus,
+    /// Shows its nodes.
+    ClusterNodes,
+    /// Hands the lanes of this node to others, and stops.
+    ClusterDrain,
     /// Shows metrics.
     Status,
     /// Reloads the configuration.
@@ -174,6 +180,7 @@ impl ControlRequest {
             | ControlRequest::Resume { .. }
             | ControlRequest::TableAccept { .. }
             | ControlRequest::ReportsSend { .. }
+            | ControlRequest::ClusterDrain
             | ControlRequest::Reload => true,
             _ => false,
         }
@@ -257,6 +264,9 @@ mod tests {
             ControlRequest::TableStats { table: None },
             ControlRequest::TableStats { table: Some(name()) },
             ControlRequest::TableAccept { table: name() },
+            ControlRequest::ClusterStatus,
+            ControlRequest::ClusterNodes,
+            ControlRequest::ClusterDrain,
             ControlRequest::ReportsShow,
             ControlRequest::ReportsSend { domain: name() },
             ControlRequest::Load,

@@ -19,6 +19,7 @@ mod classifier_worker;
 mod delivery_route;
 mod drain_watch;
 mod dsn_sender;
+mod lane_fence;
 mod local_deliverer;
 mod message_cache;
 mod message_route;
@@ -62,6 +63,7 @@ pub use delivery_route::DeliveryRoute;
 use drain_watch::DrainWatch;
 use dsn_sender::DsnConfig;
 pub use dsn_sender::NoticeConfig;
+pub use lane_fence::LaneFence;
 use local_deliverer::LocalDeliverer;
 pub use local_deliverer::LocalTransport;
 use message_cache::{CachedMessage, MessageCache};
@@ -188,6 +190,8 @@ pub struct DispatcherParts {
     pub outcome_counters: Arc<OutcomeCounters>,
     /// Takes how TLS went with the hosts of other domains; None: nobody wants to know.
     pub tls_sessions: Option<Arc<dyn TlsSessionLog>>,
+    /// Says whose mail may be delivered; None: all of it.
+    pub lane_fence: Option<Arc<dyn LaneFence>>,
     /// The log.
     pub log: Arc<dyn ServerLog>,
 }
@@ -269,7 +273,7 @@ impl Dispatcher {
         scheduler: SchedulerHandle,
         receiver: SchedulerReceiver,
     ) -> io::Result<Dispatcher> {
-        let DispatcherParts { spool, queues, config, smtp_threads, launcher, .. } = parts;
+        let DispatcherParts { spool, queues, config, smtp_threads, launcher, lane_fence, .. } = parts;
         let (attempts, tls_sessions, log) = (parts.outcome_counters, parts.tls_sessions, parts.log);
         let DispatcherConfig { directory, tables, rules, router, transports, local_transports, notices, hostname } =
             config;
@@ -308,6 +312,7 @@ impl Dispatcher {
             )?,
             outcome_handler: OutcomeHandler::new(outcome_writer, dsn_sender, hostname, attempts, log),
             delay_notices,
+            lane_fence,
         };
         let scheduler_loop = Scheduler::new(queues, Classifier::new(rules), workers);
         let run = move || {
@@ -406,6 +411,12 @@ impl SchedulerHandle {
     /// Sets which deliveries may start.
     pub fn set_allowed_deliveries(&self, delivery: AllowedDeliveries) {
         self.send(SchedulerMsg::SetDelivery(delivery));
+    }
+
+    /// Adds messages that became durable without being submitted here, such as those of an adopted
+    /// lane.
+    pub fn admit(&self, messages: Vec<LiveMessage>) {
+        self.send(SchedulerMsg::Committed(messages));
     }
 
     /// Runs `question` on the scheduler's thread, which waits for it. None if the flow has stopped.

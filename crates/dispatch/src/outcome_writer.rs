@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use queue::RecipientVerdict;
-use spool::{RecipientState, Spool, SpoolEntry};
+use spool::{LaneId, RecipientState, Spool, SpoolEntry};
 
 use super::{Attempt, AttemptOutcome, SchedulerHandle, SchedulerMsg};
 
@@ -33,9 +33,9 @@ struct OutcomeBatch {
 impl OutcomeWriter {
     /// Submits outcomes with their notices: never one without the other.
     pub(super) fn submit(&self, attempt_outcomes: impl Iterator<Item = (AttemptOutcome, Option<SpoolEntry>)>) {
-        let mut lanes: BTreeMap<u16, OutcomeBatch> = BTreeMap::new();
+        let mut lanes: BTreeMap<LaneId, OutcomeBatch> = BTreeMap::new();
         for (attempt_outcome, notice) in attempt_outcomes {
-            let batch = lanes.entry(attempt_outcome.attempt.id.lane()).or_default();
+            let batch = lanes.entry(LaneId::of(attempt_outcome.attempt.id)).or_default();
             batch.bytes += attempt_outcome.submitted_notice.as_ref().map_or(0, |told| told.size as usize);
             batch.bytes += OUTCOME_BYTES + attempt_outcome.verdicts.len() * RECIPIENT_BYTES;
             batch.entries.extend(notice);

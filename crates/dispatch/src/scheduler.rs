@@ -9,15 +9,16 @@ use std::time::{Duration, Instant, SystemTime};
 
 use delivery::DeliveryResult;
 use load::policy::AllowedDeliveries;
-use mail::{EnhancedCode, Outcome, Reply, Timestamp};
+use mail::{EnhancedCode, Outcome, QueueId, Reply, Timestamp};
 use queue::{AttemptPurpose, ContactResult, DestinationId, OperatorAction, RecipientVerdict};
-use spool::{CommitError, LiveMessage};
+use spool::{CommitError, LaneId, LiveMessage};
 
 use super::classifier::{ClassifiedMessage, Classifier, ClassifierRules};
 use super::classifier_worker::ClassifyJob;
 use super::delivery_route::DeliveryRoute;
 use super::drain_watch::DrainWatch;
 use super::dsn_sender::{DelayNotices, DsnConfig};
+use super::lane_fence::{self, LaneFence};
 use super::outcome_handler::OutcomeHandler;
 use super::pipe_deliverer::{PipeDeliverer, PipeJob};
 use super::reclassification::Reclassification;
@@ -57,6 +58,8 @@ pub(super) struct SchedulerWorkers {
     pub(super) outcome_handler: OutcomeHandler,
     /// When to send delay notices.
     pub(super) delay_notices: DelayNotices,
+    /// Says whose mail may be delivered; None: all of it.
+    pub(super) lane_fence: Option<Arc<dyn LaneFence>>,
 }
 
 /// A new configuration. Everything in it is ready, so that applying it cannot fail.
@@ -289,6 +292,7 @@ impl Scheduler {
 
     fn send(&mut self, attempt: Attempt) {
         match &attempt.purpose {
+            AttemptPurpose::Deliver if !self.may_attempt(attempt.id) => self.put_back(attempt),
             AttemptPurpose::Deliver => self.deliver(attempt),
             AttemptPurpose::Refuse(reply) => {
                 let outcome = Outcome::Deferred(reply.clone());
@@ -369,6 +373,20 @@ impl Scheduler {
             submitted_notice: None,
             notice_progress: NoticeProgress::default(),
         }
+    }
+
+    fn may_attempt(&self, id: QueueId) -> bool {
+        self.workers.lane_fence.as_ref().is_none_or(|fence| fence.may_attempt(LaneId::of(id)))
+    }
+
+    /// No attempt was made: it does not count, and nothing is recorded.
+    fn put_back(&mut self, mut attempt: Attempt) {
+        attempt.number = attempt.number.saturating_sub(1);
+        let reason = Reply::new(451, EnhancedCode(4, 3, 0), "the lease of the message's lane has to be renewed first");
+        let now = now();
+        let verdict = RecipientVerdict::Deferred { reason, until: now + lane_fence::RETRY_DELAY };
+        let verdicts = vec![verdict; attempt.recipients.len()];
+        self.queues.report_verdicts(now, attempt, &verdicts);
     }
 
     /// The message is unchanged, and nothing is recorded.

@@ -163,6 +163,9 @@ pub enum Command {
     /// Show and send what is reported to the owners of other domains
     #[command(subcommand)]
     Reports(ReportsCommand),
+    /// Show and drain a cluster of servers
+    #[command(subcommand)]
+    Cluster(ClusterCommand),
     /// Make, list and revoke tokens for the HTTP API
     #[command(subcommand)]
     Token(TokenCommand),
@@ -215,6 +218,27 @@ pub enum ReportsCommand {
         #[arg(long)]
         json: bool,
     },
+}
+
+/// Commands for a cluster of servers.
+#[derive(Debug, Subcommand)]
+pub enum ClusterCommand {
+    /// Show the lanes that this node owns or watches
+    Status {
+        /// Print a JSON object for each lane
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show the nodes that are alive, and whether their configurations differ
+    Nodes {
+        /// Print a JSON object for each node
+        #[arg(long)]
+        json: bool,
+    },
+    /// Stop this node, and hand its queue to the others at once
+    ///
+    /// The server ends as after SIGTERM, but others need not wait until its lease is over.
+    Drain,
 }
 
 /// Commands for tokens.

@@ -10,8 +10,8 @@ use queue::OperatorAction;
 
 use crate::check::{self, ConfigCheck, ConfigSummary};
 use crate::cli::{
-    BenchCommand, Cli, Command, DkimCommand, ImportCommand, LaneArgs, LogCommand, QueueCommand, ReportsCommand,
-    SpoolCommand, TableCommand, TokenCommand, TuneCommand,
+    BenchCommand, Cli, ClusterCommand, Command, DkimCommand, ImportCommand, LaneArgs, LogCommand, QueueCommand,
+    ReportsCommand, SpoolCommand, TableCommand, TokenCommand, TuneCommand,
 };
 use crate::exit::{self, ExitError};
 use crate::output::{is_output_closed, output};
@@ -86,6 +86,13 @@ fn dispatch(cli: &Cli) -> anyhow::Result<()> {
         Command::Reports(ReportsCommand::Send { domain, json }) => {
             control_client::send_reports(&config::load(config)?.config, domain, *json)
         }
+        Command::Cluster(ClusterCommand::Status { json }) => {
+            control_client::print_lanes(&config::load(config)?.config, *json)
+        }
+        Command::Cluster(ClusterCommand::Nodes { json }) => {
+            control_client::print_nodes(&config::load(config)?.config, *json)
+        }
+        Command::Cluster(ClusterCommand::Drain) => control_client::drain_node(&config::load(config)?.config),
         Command::Token(TokenCommand::Create(args)) => token_command::create(&config::load(config)?.config, args),
         Command::Token(TokenCommand::List(args)) => token_command::list(&config::load(config)?.config, args),
         Command::Token(TokenCommand::Revoke { name }) => token_command::revoke(&config::load(config)?.config, name),

@@ -14,6 +14,8 @@ pub const NEGATIVE: u8 = 1;
 pub const UNDELIVERABLE: u8 = 2;
 /// Mail is left in the queue (`serve --drain-only`).
 pub const MAIL_LEFT: u8 = 3;
+/// Another node has taken over a lane of this one; started again, the server goes on with what is left.
+pub const LANE_LOST: u8 = 4;
 /// The command line is wrong.
 pub const USAGE: u8 = 64;
 /// Invalid data.

@@ -3,7 +3,7 @@
 //! `cli` and `command` are the command line. `serve` starts the server and `reload` changes its
 //! configuration, both with what `server_parts` builds; `listeners` has their services, with what `intake_context`
 //! and `retrieval_parts` give them, and `mailbox_locator` finds mailboxes. `control_client` asks a running server. `from_config`, `tables`, `logins` and `certificates`
-//! translate or open what the configuration names. `inject` takes mail from local programs and
+//! translate or open what the configuration names, and `cluster` joins a cluster. `inject` takes mail from local programs and
 //! leaves it in the folder of `intake::drop_folder`, for which `drop_notices` writes the notices.
 //! `check`, `compare_command`, `dns_command`, `import_command`, `log_summary`, `password`, `manual`, `report_command`, `spool_commands`,
 //! `tune_apply`, `tune_command` and `tune_runs` are commands; `privileges`, `service`, `exit`, `output`, `stderr` and
@@ -12,6 +12,7 @@
 pub mod certificates;
 pub mod check;
 pub mod cli;
+pub mod cluster;
 pub mod command;
 pub mod compare_command;
 pub mod control_client;

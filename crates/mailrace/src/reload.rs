@@ -48,6 +48,7 @@ use net::{BoundListener, InheritedSockets, ListenerSocket, SessionWorkers, TlsSe
 use tokio::runtime::Runtime;
 
 use crate::certificates::{self, CertificateWatchHandle, WatchConfig};
+use crate::cluster::RunningCluster;
 use crate::exit::{self, ExitError, FormattedError};
 use crate::from_config::DnsblLists;
 use crate::intake_context::{self, IntakeContextParts};
@@ -107,6 +108,8 @@ pub struct RunningServer {
     pub control_context: SharedControlState,
     /// What the listeners of the API share.
     pub api: Api,
+    /// The node of the cluster; None: the server belongs to none.
+    pub cluster: Option<Arc<RunningCluster>>,
     /// The drop folder scanner; None if the server only drains its queue.
     pub drop_scanner: Option<DropFolderScanner>,
     /// The load monitor.

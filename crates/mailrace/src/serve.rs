@@ -14,14 +14,18 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
+use ::cluster::StartingNode;
 use anyhow::Context;
 use config::{self, Config, ConfigSource, LoadedConfig, TableKind, TransportKind};
 use control::api::Api;
 use control::tokens::TokenFile;
-use control::{ControlHandler, ControlParts, ControlServer, ReloadRequest, ReloadSender, SharedControlState};
+use control::{
+    ClusterOperator, ControlHandler, ControlParts, ControlServer, ReloadRequest, ReloadSender, SharedControlState,
+};
 use delivery::pipe::LauncherSocket;
 use dispatch::{
-    self, Dispatcher, DispatcherConfig, DispatcherParts, OutcomeCounters, Queues, SchedulerHandle, SchedulerReceiver,
+    self, Dispatcher, DispatcherConfig, DispatcherParts, LaneFence, OutcomeCounters, Queues, SchedulerHandle,
+    SchedulerReceiver,
 };
 use intake::drop_folder::DropFolderScanner;
 use intake::{CommitNotifier, IntakeContext};
@@ -29,12 +33,13 @@ use load::{LoadMonitor, MachineGaugeReader};
 use mail::{LogLevel, ServerLog};
 use net::{BoundListener, InheritedSockets, ListenerSocket, SessionWorkers, TlsServer, session_runtime};
 use sender_auth::reports::ReportCollector;
-use spool::{Disk, Durability, FolderDisk, LiveMessage, Spool};
+use spool::{CommitStepConfig, Disk, Durability, FolderDisk, LiveMessage, Spool};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::certificates::{self, CertificateWatchHandle, WatchConfig};
+use crate::cluster::{self, ClusterFence, RunningCluster};
 use crate::exit::ExitError;
 use crate::listeners::{self, SessionParts};
 use crate::logins::{self, ServerSecret};
@@ -90,7 +95,10 @@ pub fn run(loaded: &LoadedConfig, drain_only: bool) -> anyhow::Result<()> {
     doubts.iter().for_each(|doubt| log.event(LogLevel::Warning, doubt, &[]));
     let secret = logins::load_or_create_secret(config)?;
     let (reload_sender, mut reload_requests) = unbounded_channel();
-    let inputs = StartInputs { sockets, acceptor, secret, limits, launcher, reload_sender, drain_only };
+    let commands_of_cluster = command_sender.clone();
+    // Only fails at shutdown.
+    let stop_server = Box::new(move || drop(commands_of_cluster.send(ServerCommand::Stop)));
+    let inputs = StartInputs { sockets, acceptor, secret, limits, launcher, reload_sender, stop_server, drain_only };
     let mut running = start(loaded, inputs, log.clone())?;
     is_serving.store(true, Relaxed);
     announce(loaded, &running.workers.listeners(), &log);
@@ -174,6 +182,7 @@ fn stop(running: RunningServer, runtime: &Runtime, log: &Log) -> u64 {
         control_server,
         control_context,
         api,
+        cluster,
         drop_scanner,
         gauges,
         ..
@@ -193,6 +202,8 @@ fn stop(running: RunningServer, runtime: &Runtime, log: &Log) -> u64 {
     drop((control_context, api, gauges));
     let left = spool.stats().messages_live;
     close(spool, log);
+    // Others may have its lanes from now on.
+    cluster.iter().for_each(|cluster| cluster.stop());
     left
 }
 
@@ -252,6 +263,8 @@ struct StartInputs {
     limits: ProcessLimits,
     launcher: Option<LauncherSocket>,
     reload_sender: ReloadSender,
+    /// Stops the server in an orderly way.
+    stop_server: Box<dyn Fn() + Send + Sync>,
     drain_only: bool,
 }
 
@@ -270,8 +283,9 @@ fn start_control_server(
 
 /// Opens the spool and starts everything, the listeners last.
 fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::Result<RunningServer> {
-    let StartInputs { sockets, acceptor, secret, limits, launcher, reload_sender, drain_only } = inputs;
+    let StartInputs { sockets, acceptor, secret, limits, launcher, reload_sender, stop_server, drain_only } = inputs;
     let config = &loaded.config;
+    let joining = cluster::connect(config, drain_only, &log)?;
     let tables = OpenTables::open(config, tables::table_event_logger(log.clone()))?;
     // A server that drains its queue makes no mail of its own.
     let collector = if drain_only { None } else { from_config::report_collector(config, &log)? };
@@ -290,9 +304,15 @@ fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::R
         chosen,
     } = ServerParts::build(config, tables, secret, limits, None, collector.as_ref(), &log)?;
     let outcome_counters = Arc::new(OutcomeCounters::default());
-    let inputs =
-        DispatcherInputs { smtp_threads: limits.threads, launcher, outcome_counters: outcome_counters.clone() };
-    let (spool, flow, scheduler) = start_dispatcher(config, dispatcher, &queues, inputs, collector.as_ref(), &log)?;
+    let inputs = DispatcherInputs {
+        smtp_threads: limits.threads,
+        launcher,
+        outcome_counters: outcome_counters.clone(),
+        reports: collector.as_ref(),
+        cluster: joining.as_ref(),
+    };
+    let (spool, flow, scheduler) = start_dispatcher(config, dispatcher, &queues, inputs, &log)?;
+    let cluster = joining.map(|node| RunningCluster::start(node, &spool, &scheduler, stop_server)).transpose()?;
     let monitor = monitor(config, scheduler.clone(), log.clone());
     let intake = Arc::new(intake_context::create(config, intake, spool, monitor.handle(), log.clone()));
     let gauges = monitor.start(config.load.every)?;
@@ -301,6 +321,7 @@ fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::R
         log: log.clone(),
         outcome_counters,
         reload_sender,
+        cluster: cluster.clone().map(|cluster| cluster as Arc<dyn ClusterOperator>),
         stopping: Arc::default(),
         live: Arc::default(),
     };
@@ -344,6 +365,7 @@ fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::R
         control_server,
         control_context,
         api,
+        cluster,
         drop_scanner,
         gauges,
         certificate_watch: CertificateWatchHandle::new(WatchConfig { acceptor, interval: config.tls.reload_every }),
@@ -380,11 +402,13 @@ fn start_drop_scanner(
     DropFolderScanner::start(folder).context("starting")
 }
 
-/// What the dispatcher starts with beside its configuration.
-struct DispatcherInputs {
+/// What the threads that deliver mail start with, besides their configuration.
+struct DispatcherInputs<'a> {
     smtp_threads: usize,
     launcher: Option<LauncherSocket>,
     outcome_counters: Arc<OutcomeCounters>,
+    reports: Option<&'a ReportCollector>,
+    cluster: Option<&'a StartingNode>,
 }
 
 /// Opens the spool, whose messages go into the queues, and starts the threads that deliver them.
@@ -392,15 +416,15 @@ fn start_dispatcher(
     config: &Config,
     dispatcher: DispatcherConfig,
     queue_config: &queue::SchedulerConfig,
-    inputs: DispatcherInputs,
-    reports: Option<&ReportCollector>,
+    inputs: DispatcherInputs<'_>,
     log: &Arc<Log>,
 ) -> anyhow::Result<(Arc<Spool>, Dispatcher, SchedulerHandle)> {
+    let DispatcherInputs { smtp_threads, launcher, outcome_counters, reports, cluster } = inputs;
     let (scheduler, receiver): (SchedulerHandle, SchedulerReceiver) = dispatch::scheduler_channel();
     let mut queues = Queues::new(queue_config.clone(), server_parts::random());
     let mut admit = |message| dispatch::enqueue_recovered_message(&mut queues, &dispatcher.rules, &scheduler, message);
     let events = dispatch::spool_event_handler(scheduler.clone(), log.clone());
-    let spool = Arc::new(open_spool(config, events, &mut admit)?);
+    let spool = Arc::new(open_spool(config, events, cluster.map(StartingNode::commit_step), &mut admit)?);
     let fields: [(&'static str, &dyn Display); 2] =
         [("messages", &queues.message_count()), ("recipients", &queues.recipient_count())];
     log.event(LogLevel::Info, "the spool is open", &fields);
@@ -408,10 +432,11 @@ fn start_dispatcher(
         spool: spool.clone(),
         queues,
         config: dispatcher,
-        smtp_threads: inputs.smtp_threads,
-        launcher: inputs.launcher,
-        outcome_counters: inputs.outcome_counters,
+        smtp_threads,
+        launcher,
+        outcome_counters,
         tls_sessions: tls_reports::session_log(config, reports),
+        lane_fence: cluster.map(|node| Arc::new(ClusterFence(node.step())) as Arc<dyn LaneFence>),
         log: log.clone(),
     };
     Ok((spool, Dispatcher::start(parts, scheduler.clone(), receiver)?, scheduler))
@@ -420,6 +445,7 @@ fn start_dispatcher(
 fn open_spool(
     config: &Config,
     events: impl Fn(spool::SpoolEvent) + Send + Sync + 'static,
+    commit_step: Option<CommitStepConfig>,
     sink: &mut dyn FnMut(LiveMessage),
 ) -> anyhow::Result<Spool> {
     let open = |path| Ok(Arc::new(FolderDisk::open(path)?) as Arc<dyn Disk>);
@@ -431,6 +457,7 @@ fn open_spool(
         segment_bytes: config.spool.segment_octets,
         spare_segments: config.spool.spare_segments,
         durability: config.spool.durability,
+        commit_step,
         events: Arc::new(events),
         ..spool::Config::default()
     };

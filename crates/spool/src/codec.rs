@@ -38,6 +38,11 @@ impl<'a> ByteReader<'a> {
         ByteReader { rest: bytes }
     }
 
+    /// What was not read.
+    pub(crate) fn rest(&self) -> &'a [u8] {
+        self.rest
+    }
+
     pub(crate) fn bytes(&mut self, count: usize) -> Option<&'a [u8]> {
         let (taken, rest) = self.rest.split_at_checked(count)?;
         self.rest = rest;

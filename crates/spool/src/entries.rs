@@ -124,9 +124,9 @@ impl MessageHead {
             put_u32(out, spilled.digest);
         }
         if !self.states.is_empty() {
-            write_states(out, &self.states);
+            encode_states(out, &self.states);
         }
-        write_envelope(out, &self.envelope);
+        encode_envelope(out, &self.envelope);
     }
 
     /// Whether the head lists states, without decoding the rest.
@@ -175,7 +175,7 @@ impl OutcomeHead {
         RecordDraft::new(RecordKind::Outcome, |out| {
             put_u64(out, self.sequence);
             put_u64(out, self.bounce);
-            write_states(out, &self.states);
+            encode_states(out, &self.states);
         })
     }
 
@@ -201,7 +201,8 @@ pub(crate) fn all_states(count: usize, listed: &[(u32, RecipientState)]) -> Vec<
     states
 }
 
-fn write_states(out: &mut Vec<u8>, states: &[(u32, RecipientState)]) {
+/// Appends states of recipients, by ordinal, as the log stores them.
+pub fn encode_states(out: &mut Vec<u8>, states: &[(u32, RecipientState)]) {
     put_u32(out, states.len() as u32);
     for &(ordinal, state) in states {
         put_u32(out, ordinal);
@@ -221,6 +222,12 @@ fn write_states(out: &mut Vec<u8>, states: &[(u32, RecipientState)]) {
             }
         }
     }
+}
+
+/// States of recipients at the start of `bytes`, and the bytes after them; None if they are invalid.
+pub fn decode_states(bytes: &[u8]) -> Option<(Vec<(u32, RecipientState)>, &[u8])> {
+    let mut reader = ByteReader::new(bytes);
+    Some((read_states(&mut reader)?, reader.rest()))
 }
 
 fn read_states(reader: &mut ByteReader<'_>) -> Option<Vec<(u32, RecipientState)>> {
@@ -245,7 +252,8 @@ const FORWARDED_BIT: u8 = 4;
 /// Of the octet with the options of MAIL. Versions before this bit ignore it.
 const CONTENT_FILTER: u8 = 1 << 5;
 
-fn write_envelope(out: &mut Vec<u8>, envelope: &Envelope) {
+/// Appends an envelope, as the log stores it.
+pub fn encode_envelope(out: &mut Vec<u8>, envelope: &Envelope) {
     put_u64(out, envelope.accepted_at.0);
     let bits = u8::from(envelope.body_type == BodyType::EightBitMime)
         | u8::from(envelope.smtputf8) << 1
@@ -269,6 +277,12 @@ fn write_envelope(out: &mut Vec<u8>, envelope: &Envelope) {
         put_optional_text(out, recipient.orcpt.as_deref());
         out.push(recipient.notify.bits() | u8::from(recipient.is_forwarded) << FORWARDED_BIT);
     }
+}
+
+/// An envelope that `bytes` consist of; None if they are invalid.
+pub fn decode_envelope(bytes: &[u8]) -> Option<Envelope> {
+    let mut reader = ByteReader::new(bytes);
+    read_envelope(&mut reader).filter(|_| reader.rest().is_empty())
 }
 
 fn read_envelope(reader: &mut ByteReader<'_>) -> Option<Envelope> {
@@ -378,7 +392,7 @@ mod tests {
             let mut envelope = envelope();
             envelope.client.trusted = trusted;
             let mut bytes = Vec::new();
-            write_envelope(&mut bytes, &envelope);
+            encode_envelope(&mut bytes, &envelope);
             assert_eq!(read_envelope(&mut ByteReader::new(&bytes)), Some(envelope));
         }
     }

@@ -70,14 +70,46 @@ pub fn open(
     Ok(opened)
 }
 
+/// What the segments of a folder say about their lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LaneIdentity {
+    /// The lane; None if no segment says it.
+    pub lane: Option<LaneId>,
+    /// The highest epoch in a header: how often the lane's spool was opened. 0 if there is none.
+    pub epoch: u32,
+}
+
+/// Reads which lane a folder holds, without its messages. Locks it until `disk` is dropped.
+///
+/// # Errors
+///
+/// The folder is in use, or holds segments of another format or of several lanes.
+pub fn survey_lane(disk: Arc<dyn Disk>) -> Result<LaneIdentity, OpenError> {
+    let survey = survey(disk)?;
+    Ok(LaneIdentity { lane: survey.identity, epoch: survey.epoch })
+}
+
 fn survey(disk: Arc<dyn Disk>) -> Result<LaneSurvey, OpenError> {
+    lock(&*disk)?;
+    LaneSurvey::of(disk)
+}
+
+pub(crate) fn lock(disk: &dyn Disk) -> Result<(), OpenError> {
     match disk.lock() {
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(OpenError::Locked),
-        locked => {
-            locked?;
-            LaneSurvey::of(disk)
-        }
+        locked => Ok(locked?),
     }
+}
+
+/// Creates a lane in an empty folder, in the epoch after `before`.
+pub(crate) fn create_lane(
+    disk: Arc<dyn Disk>,
+    lane_id: LaneId,
+    before: u32,
+    context: &LaneContext,
+) -> Result<Arc<Lane>, OpenError> {
+    let (index, findings) = (MessageIndex::default(), RecoveryFindings::default());
+    RecoveredLane { disk, lane_id, next_number: 1, index, findings }.make_ready(before, context)
 }
 
 /// The id of each lane: from its segments, or the spool's id and the lowest free number.
@@ -134,7 +166,7 @@ impl RecoveredLane {
 }
 
 /// A lane with its two threads.
-struct RunningLane {
+pub(crate) struct RunningLane {
     lane: Arc<Lane>,
     threads: Option<LaneThreads>,
 }
@@ -145,7 +177,7 @@ struct LaneThreads {
 }
 
 impl RunningLane {
-    fn start(lane: Arc<Lane>) -> io::Result<RunningLane> {
+    pub(crate) fn start(lane: Arc<Lane>) -> io::Result<RunningLane> {
         let spawn = |role: &str, work: fn(&Arc<Lane>)| {
             let (name, lane) = (format!("spool-{role}-{}", lane.lane_id.number), lane.clone());
             std::thread::Builder::new().name(name).spawn(move || work(&lane))
@@ -162,8 +194,12 @@ impl RunningLane {
         }
     }
 
+    pub(crate) fn lane(&self) -> &Arc<Lane> {
+        &self.lane
+    }
+
     /// Waits for the threads to end; the inbox is closed.
-    fn join(&mut self) {
+    pub(crate) fn join(&mut self) {
         let Some(LaneThreads { writer, maintenance }) = self.threads.take() else { return };
         // If a thread panicked, it has already reported that.
         drop(writer.join());
@@ -285,6 +321,12 @@ impl Spool {
         }
     }
 
+    /// All lanes, and the epoch of each: the upper bits of the ids that it gives from now on. The own
+    /// lanes come first, in the order of the folders given to [`open`].
+    pub fn lane_epochs(&self) -> Vec<(LaneId, u32)> {
+        self.all_lanes().iter().map(|lane| (lane.lane_id, lane.epoch)).collect()
+    }
+
     /// The sum of all lanes' counters.
     pub fn stats(&self) -> Stats {
         self.all_lanes().iter().fold(Stats::default(), |mut sum, lane| {
@@ -312,7 +354,7 @@ impl Spool {
     pub fn close(self) {}
 
     fn lane(&self, id: QueueId) -> Option<LaneRef<'_>> {
-        self.lane_by_id(LaneId { spool: id.spool(), number: id.lane() })
+        self.lane_by_id(LaneId::of(id))
     }
 
     fn lane_by_id(&self, lane_id: LaneId) -> Option<LaneRef<'_>> {

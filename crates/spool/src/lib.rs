@@ -16,7 +16,7 @@
 //! | dead | and a final outcome for every recipient, synced | gone |
 //!
 //! What may be added to it: a [`CommitStep`], which confirms batches beside the local disk, and lanes
-//! of other spools ([`Spool::adopt`]).
+//! of other spools ([`Spool::adopt`]), also such that a [`LaneRestorer`] has written from a copy.
 //!
 //! Data that cannot be read is copied to a file beside the log and reported, never deleted. The
 //! format is described in `docs/spool-format.md`.
@@ -33,6 +33,7 @@ mod message_index;
 mod recipient_states;
 mod record;
 mod recovery;
+mod restore;
 mod scan;
 mod segment;
 mod segment_maintenance;
@@ -50,10 +51,14 @@ use mail::{QueueId, SpoolId};
 
 pub use commit_step::{BatchDraft, CommitStep, CommitStepConfig, DraftBody, EntryDraft, StepAnswer};
 pub use disk::{Disk, DiskFile, DiskSpace, FolderDisk};
-pub use entries::{LiveMessage, SpoolEntry, SpooledMessage, SubmittedBody};
+pub use entries::{
+    LiveMessage, SpoolEntry, SpooledMessage, SubmittedBody, decode_envelope, decode_states, encode_envelope,
+    encode_states,
+};
 pub use inspect::{Inspection, SegmentReport, inspect};
-pub use lanes::{Spool, open};
-pub use recipient_states::RecipientState;
+pub use lanes::{LaneIdentity, Spool, open, survey_lane};
+pub use recipient_states::{RecipientState, RecipientStates};
+pub use restore::{LaneRestorer, RestoreError, RestoredMessage};
 pub use spill::{PREFIX_BYTES_MAX, SpillError, SpillWriter, SpilledBody};
 pub use stats::{LaneBatching, Stats};
 
@@ -112,6 +117,18 @@ pub struct LaneId {
     pub spool: SpoolId,
     /// The number of the lane in that spool.
     pub number: u16,
+}
+
+impl LaneId {
+    /// The lane of a message.
+    pub fn of(id: QueueId) -> Self {
+        LaneId { spool: id.spool(), number: id.lane() }
+    }
+
+    /// The epoch in which the lane gave this id: how often its spool had been opened.
+    pub fn epoch_of(id: QueueId) -> u32 {
+        u32::try_from(id.sequence() >> lane::COUNTER_BITS).unwrap_or(u32::MAX)
+    }
 }
 
 impl fmt::Display for LaneId {

@@ -47,7 +47,7 @@ impl RecipientState {
 
 /// The states that differ from [`RecipientState::NEW`].
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum RecipientStates {
+pub enum RecipientStates {
     /// By ascending ordinal.
     Sparse(Vec<(u32, RecipientState)>),
     /// The states of all ordinals up to the last known one.
@@ -72,12 +72,12 @@ impl From<Vec<(u32, RecipientState)>> for RecipientStates {
 impl RecipientStates {
     /// Merges newer states. A final state stays final, unless the message is set aside. Returns how
     /// many became final.
-    pub(crate) fn merge(&mut self, newer: impl IntoIterator<Item = (u32, RecipientState)>) -> u32 {
+    pub fn merge(&mut self, newer: impl IntoIterator<Item = (u32, RecipientState)>) -> u32 {
         newer.into_iter().map(|(ordinal, state)| u32::from(self.take(ordinal, state))).sum()
     }
 
     /// The states that are not new, by ascending ordinal.
-    pub(crate) fn listed(&self) -> Vec<(u32, RecipientState)> {
+    pub fn listed(&self) -> Vec<(u32, RecipientState)> {
         match self {
             RecipientStates::Sparse(listed) => listed.clone(),
             RecipientStates::Dense(row) => {
@@ -88,7 +88,7 @@ impl RecipientStates {
     }
 
     /// The number of final states.
-    pub(crate) fn finished(&self) -> usize {
+    pub fn finished(&self) -> usize {
         match self {
             RecipientStates::Sparse(listed) => listed.iter().filter(|(_, state)| state.is_final()).count(),
             RecipientStates::Dense(row) => row.iter().filter(|state| state.is_final()).count(),

@@ -25,7 +25,7 @@ pub(super) fn differences(old: &Config, new: &Config) -> Vec<ConfigDifference> {
 }
 
 /// Settings that folders, threads or the process depend on.
-fn restart_keys(old: &Config, new: &Config) -> [(&'static str, bool); 14] {
+fn restart_keys(old: &Config, new: &Config) -> [(&'static str, bool); 15] {
     let (spool, other) = (&old.spool, &new.spool);
     [
         ("data_dir", old.data_dir != new.data_dir),
@@ -41,6 +41,7 @@ fn restart_keys(old: &Config, new: &Config) -> [(&'static str, bool); 14] {
         ("[log] queue", old.log.queue != new.log.queue),
         // The process that starts them has to know them before the server drops its privileges.
         ("the programs of [transport.NAME] with type = \"pipe\"", !has_known_programs(old, new)),
+        ("[cluster]", old.cluster != new.cluster),
         ("[reports]", old.reports != new.reports),
         ("[admin] socket", old.admin.socket != new.admin.socket),
     ]
@@ -95,6 +96,7 @@ fn reload_keys(old: &Config, new: &Config) -> [(&'static str, bool); 39] {
         bounce,
         signing,
         srs,
+        cluster: _,
         spool: _,
         api,
     } = new;

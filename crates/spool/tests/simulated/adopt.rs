@@ -34,14 +34,10 @@ fn adopt(spool: &Spool, disk: &sim::Disk, sink: &mut dyn FnMut(LiveMessage)) -> 
     spool.adopt(Arc::new(disk.clone()), sink)
 }
 
-fn lane_of(id: QueueId) -> LaneId {
-    LaneId { spool: id.spool(), number: id.lane() }
-}
-
 #[test]
 fn the_text_of_a_lane_begins_the_ids_of_its_messages() {
     let id = QueueId::new(SpoolId::new(77), 3, 12);
-    assert_eq!(id.to_string(), format!("{}-{}", lane_of(id), id.to_string().rsplit_once('-').expect("an id").1));
+    assert_eq!(id.to_string(), format!("{}-{}", LaneId::of(id), id.to_string().rsplit_once('-').expect("an id").1));
 }
 
 /// Mail that several threads submit until they are stopped.
@@ -101,15 +97,15 @@ fn a_lane_is_adopted_while_mail_comes_in() {
     });
     promises.check(&found).unwrap();
     promises.accept_recovered(&found);
-    assert!(found.keys().all(|id| lane_of(*id) == lane));
-    assert!(events.committed().iter().all(|(id, _)| lane_of(*id) != lane), "adopted mail was reported as committed");
+    assert!(found.keys().all(|id| LaneId::of(*id) == lane));
+    assert!(events.committed().iter().all(|(id, _)| LaneId::of(*id) != lane), "adopted mail was reported as committed");
     let expected: BTreeSet<QueueId> = found.keys().copied().chain(accepted.iter().map(|(id, _)| *id)).collect();
     assert_eq!(spool.ids(), Vec::from_iter(expected));
     assert_eq!(spool.stats().messages_live as usize, found.len() + accepted.len());
 
     let ids: Vec<QueueId> = found.keys().copied().collect();
     record_outcomes(&spool, &mut promises, &given, &ids);
-    assert!((0..5).all(|_| lane_of(spool.new_id()) != lane), "a new message would be in a foreign lane");
+    assert!((0..5).all(|_| LaneId::of(spool.new_id()) != lane), "a new message would be in a foreign lane");
     close(spool, &own);
     // Their own spool opens the lane again, and this one its own.
     let (other, found) = open(&orphan, config(32 << 10)).unwrap();
@@ -127,7 +123,7 @@ fn a_lane_is_adopted_while_mail_comes_in() {
 fn record_outcomes(spool: &Spool, promises: &mut PromiseLog, given: &BTreeSet<QueueId>, ids: &[QueueId]) {
     settle(spool, promises, ids[0], RecipientState::Delivered, None);
     let bounce = spool.new_id_in_lane_of(ids[1]);
-    assert!(lane_of(bounce) == lane_of(ids[1]) && !given.contains(&bounce), "{bounce} was issued before");
+    assert!(LaneId::of(bounce) == LaneId::of(ids[1]) && !given.contains(&bounce), "{bounce} was issued before");
     settle(spool, promises, ids[1], RecipientState::Failed, Some(bounce));
 }
 
@@ -212,7 +208,7 @@ fn what_cannot_be_adopted_is_refused_with_the_reason() {
     let mut refused = |disk: &sim::Disk| adopt(&harness.spool, disk, &mut sink).err().unwrap().to_string();
     assert_eq!(refused(&own), "the lane is in use by another process, or already open in this one");
     let copy = own.crash(0);
-    let lane = lane_of(harness.spool.ids()[0]);
+    let lane = LaneId::of(harness.spool.ids()[0]);
     assert_eq!(refused(&copy), format!("lane {lane} is already open, from another folder"));
     assert_eq!(refused(&nobody), "no segment with a readable header in the folder: there is no lane to adopt");
     assert!(nobody.names().is_empty());

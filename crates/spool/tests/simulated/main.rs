@@ -12,4 +12,5 @@ mod inspection;
 mod promises;
 mod reclaim;
 mod recovery;
+mod restore;
 mod spill;

@@ -1,0 +1,337 @@
+//! Which records of a stream are still needed, and which messages are published again so that those
+//! before them can be purged.
+//!
+//! | a message is | its record |
+//! |---|---|
+//! | queued | is not stored |
+//! | live | is needed |
+//! | copied: a later batch has it again, with its states | is not needed |
+//! | settled: a stored batch has the final state of each recipient | is not needed |
+//!
+//! A stream is purged from its start, up to the first batch with a live message that was not copied.
+//! The outcomes of a message follow it, so they are purged with it or after it. A message is settled
+//! only when the batch that settles it is stored: a bounce may be in it. The newest Epoch record and
+//! what follows it is never purged, nor a batch of which only a part is stored.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use mail::QueueId;
+use spool::{RecipientState, RecipientStates};
+
+use super::owner::{BatchId, StoredRange};
+
+/// What a record takes in a stream beside its own bytes, approximately.
+const RECORD_OVERHEAD_BYTES: u64 = 128;
+
+/// So many records, or bytes, are purged at once.
+const PURGED_RECORDS_MIN: u64 = 64;
+const PURGED_BYTES_MIN: u64 = 1 << 20;
+
+/// So many messages are copied at the same time.
+const COPIES_MAX: usize = 16;
+
+/// So many batches at the start of the stream are searched for messages to copy.
+const COPIED_BATCHES_MAX: usize = 256;
+
+/// The stream may be larger than its live messages by this factor, beside the slack.
+const LIVE_FACTOR: u64 = 2;
+
+/// An entry of a batch, as far as retention is concerned.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RetainedEntry {
+    /// A message, new or copied.
+    Message {
+        /// Its id.
+        id: QueueId,
+        /// The number of its recipients.
+        recipients: u32,
+        /// States that are not new; only in copies.
+        states: Vec<(u32, RecipientState)>,
+    },
+    /// New states of recipients.
+    Outcome {
+        /// The message.
+        id: QueueId,
+        /// Ordinals and states.
+        recipients: Vec<(u32, RecipientState)>,
+    },
+}
+
+/// What the caller has to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RetentionAction {
+    /// Purge all records up to this sequence.
+    PurgeUpTo(u64),
+    /// Publish the message again: read it, and ask for its [`states`](LaneRetention::states) when its
+    /// batch is queued, so that the states in the stream stay in their order.
+    Copy(QueueId),
+}
+
+/// The live messages of a stream, and where they are.
+pub struct LaneRetention {
+    slack_bytes: u64,
+    messages: HashMap<QueueId, RetainedMessage>,
+    /// The stored batches that were not purged, by their first sequence.
+    batches: BTreeMap<u64, StoredBatch>,
+    queued: BTreeMap<BatchId, QueuedBatch>,
+    /// Live messages that are being copied, or cannot be.
+    copying: HashSet<QueueId>,
+    not_copied: HashSet<QueueId>,
+    /// The bytes of the batches in `batches`, and the part of it that is live.
+    batch_bytes: u64,
+    live_bytes: u64,
+    newest_epoch: u64,
+    /// The last sequence of a complete batch; parts of others come after it.
+    last_stored: u64,
+    purged: u64,
+    /// The bytes that can be purged, but were not.
+    dead_bytes: u64,
+}
+
+struct RetainedMessage {
+    recipients: u32,
+    /// With the outcomes that are queued.
+    states: RecipientStates,
+    /// The first sequence of the batch that has it; None while it is queued for the first time.
+    batch: Option<u64>,
+    /// All recipients have final states, at the latest by a batch that is queued.
+    is_settled: bool,
+}
+
+#[derive(Default)]
+struct QueuedBatch {
+    messages: Vec<QueueId>,
+    /// Those whose last recipient has its final state by this batch.
+    settled: Vec<QueueId>,
+}
+
+struct StoredBatch {
+    bytes: u64,
+    messages: Vec<QueueId>,
+    live: usize,
+}
+
+impl StoredBatch {
+    /// The share of the live messages.
+    fn live_bytes(&self) -> u64 {
+        match self.messages.len() as u64 {
+            0 => 0,
+            total => self.bytes * self.live as u64 / total,
+        }
+    }
+}
+
+impl LaneRetention {
+    /// Messages are copied when the stream is larger than twice its live messages and
+    /// `slack_bytes`.
+    pub fn new(slack_bytes: u64) -> LaneRetention {
+        LaneRetention {
+            slack_bytes,
+            messages: HashMap::new(),
+            batches: BTreeMap::new(),
+            queued: BTreeMap::new(),
+            copying: HashSet::new(),
+            not_copied: HashSet::new(),
+            batch_bytes: 0,
+            live_bytes: 0,
+            newest_epoch: 0,
+            last_stored: 0,
+            purged: 0,
+            dead_bytes: 0,
+        }
+    }
+
+    /// A batch that was read from the stream, in its order.
+    pub fn handle_stored(&mut self, range: StoredRange, entries: Vec<RetainedEntry>) {
+        // No owner has a batch 0.
+        self.handle_queued(BatchId(0), entries);
+        self.handle_confirmed(BatchId(0), range);
+    }
+
+    /// An Epoch record is stored at this sequence.
+    pub fn handle_epoch(&mut self, sequence: u64) {
+        self.note_start(sequence);
+        self.newest_epoch = self.newest_epoch.max(sequence);
+    }
+
+    /// A batch is queued at the owner, in the order of the batches and before its first part.
+    pub fn handle_queued(&mut self, batch: BatchId, entries: Vec<RetainedEntry>) {
+        let mut queued = QueuedBatch::default();
+        for entry in entries {
+            self.queue_entry(entry, &mut queued);
+        }
+        self.queued.insert(batch, queued);
+    }
+
+    /// A queued batch is stored.
+    pub fn handle_confirmed(&mut self, batch: BatchId, range: StoredRange) {
+        self.note_start(range.first);
+        self.last_stored = self.last_stored.max(range.last);
+        let QueuedBatch { messages, settled } = self.queued.remove(&batch).unwrap_or_default();
+        let earlier: Vec<u64> = messages.iter().filter_map(|id| self.move_message(*id, range.first)).collect();
+        self.batch_bytes += range.bytes;
+        let live = messages.iter().filter(|id| self.messages.contains_key(id)).count();
+        let stored = StoredBatch { bytes: range.bytes, messages, live };
+        self.live_bytes += stored.live_bytes();
+        self.batches.insert(range.first, stored);
+        earlier.into_iter().for_each(|first| self.release_place(first));
+        settled.into_iter().for_each(|id| self.settle(id));
+    }
+
+    /// A queued batch was abandoned: it will never be complete.
+    pub fn handle_abandoned(&mut self, batch: BatchId) {
+        for id in self.queued.remove(&batch).unwrap_or_default().messages {
+            self.copying.remove(&id);
+            if self.messages.get(&id).is_some_and(|message| message.batch.is_none()) {
+                self.messages.remove(&id);
+            }
+        }
+    }
+
+    /// A message cannot be copied. It keeps the records from its own on.
+    pub fn handle_copy_failed(&mut self, id: QueueId) {
+        self.copying.remove(&id);
+        if self.messages.contains_key(&id) {
+            self.not_copied.insert(id);
+        }
+    }
+
+    /// The states of a message that is not settled, with all outcomes that are queued; those that are
+    /// new are left out.
+    pub fn states(&self, id: QueueId) -> Option<Vec<(u32, RecipientState)>> {
+        let message = self.messages.get(&id).filter(|message| !message.is_settled)?;
+        Some(message.states.listed())
+    }
+
+    /// All messages that are not settled.
+    pub fn live(&self) -> impl Iterator<Item = QueueId> + '_ {
+        self.messages.keys().copied()
+    }
+
+    /// The next action.
+    pub fn poll_action(&mut self) -> Option<RetentionAction> {
+        self.drop_dead_batches();
+        self.purge().or_else(|| self.copy())
+    }
+
+    /// The bytes of the stream that were not purged, approximately.
+    pub fn stored_bytes(&self) -> u64 {
+        let records = self.last_stored.saturating_sub(self.purged);
+        self.batch_bytes + self.dead_bytes + records * RECORD_OVERHEAD_BYTES
+    }
+
+    /// The number of messages that are not settled.
+    pub fn live_messages(&self) -> u64 {
+        self.messages.len() as u64
+    }
+
+    fn queue_entry(&mut self, entry: RetainedEntry, queued: &mut QueuedBatch) {
+        let (id, states) = match entry {
+            RetainedEntry::Message { id, recipients, states } => {
+                self.messages.entry(id).or_insert_with(|| RetainedMessage::new(recipients));
+                queued.messages.push(id);
+                (id, states)
+            }
+            RetainedEntry::Outcome { id, recipients } => (id, recipients),
+        };
+        if self.messages.get_mut(&id).is_some_and(|message| message.merge(states)) {
+            queued.settled.push(id);
+        }
+    }
+
+    /// Notes that the message is in the batch at `first`. Returns its place before.
+    fn move_message(&mut self, id: QueueId, first: u64) -> Option<u64> {
+        self.copying.remove(&id);
+        self.messages.get_mut(&id)?.batch.replace(first)
+    }
+
+    fn settle(&mut self, id: QueueId) {
+        self.copying.remove(&id);
+        self.not_copied.remove(&id);
+        if let Some(first) = self.messages.remove(&id).and_then(|message| message.batch) {
+            self.release_place(first);
+        }
+    }
+
+    /// A message in the batch at `first` is not needed there any more.
+    fn release_place(&mut self, first: u64) {
+        let Some(batch) = self.batches.get_mut(&first) else { return };
+        let before = batch.live_bytes();
+        batch.live = batch.live.saturating_sub(1);
+        self.live_bytes -= before - batch.live_bytes();
+    }
+
+    /// The first sequence that is known of the stream: what is before it was purged earlier.
+    fn note_start(&mut self, sequence: u64) {
+        if self.last_stored == 0 && self.newest_epoch == 0 {
+            self.purged = sequence.saturating_sub(1);
+        }
+    }
+
+    /// Forgets batches at the start of the stream that can be purged.
+    fn drop_dead_batches(&mut self) {
+        while let Some(first) = self.batches.first_entry()
+            && first.get().live == 0
+            && *first.key() < self.newest_epoch
+        {
+            let bytes = first.remove().bytes;
+            self.batch_bytes -= bytes;
+            self.dead_bytes += bytes;
+        }
+    }
+
+    fn purge(&mut self) -> Option<RetentionAction> {
+        let first_needed = self.batches.first_key_value().map_or(u64::MAX, |(first, _)| *first);
+        let mut end = first_needed.min(self.newest_epoch).saturating_sub(1);
+        if !self.queued.is_empty() {
+            end = end.min(self.last_stored);
+        }
+        let records = end.saturating_sub(self.purged);
+        if records < PURGED_RECORDS_MIN && (records == 0 || self.dead_bytes < PURGED_BYTES_MIN) {
+            return None;
+        }
+        self.purged = end;
+        self.dead_bytes = 0;
+        Some(RetentionAction::PurgeUpTo(end))
+    }
+
+    /// The next message of the first batches that has to be copied.
+    fn copy(&mut self) -> Option<RetentionAction> {
+        let bytes_max = self.slack_bytes.saturating_add(LIVE_FACTOR * self.live_bytes);
+        if self.stored_bytes() <= bytes_max || self.copying.len() >= COPIES_MAX {
+            return None;
+        }
+        let id = self.first_live().find(|id| !self.copying.contains(id))?;
+        // If this one stays, nothing is gained by copying those after it.
+        if self.not_copied.contains(&id) {
+            return None;
+        }
+        self.copying.insert(id);
+        Some(RetentionAction::Copy(id))
+    }
+}
+
+impl LaneRetention {
+    /// The live messages of the first batches, in the order of the stream.
+    fn first_live(&self) -> impl Iterator<Item = QueueId> + '_ {
+        self.batches.iter().take(COPIED_BATCHES_MAX).flat_map(move |(first, batch)| {
+            let is_needed = |message: &RetainedMessage| message.batch == Some(*first) && !message.is_settled;
+            let is_live = move |id: &&QueueId| self.messages.get(*id).is_some_and(is_needed);
+            batch.messages.iter().filter(is_live).copied()
+        })
+    }
+}
+
+impl RetainedMessage {
+    fn new(recipients: u32) -> Self {
+        RetainedMessage { recipients, states: RecipientStates::default(), batch: None, is_settled: false }
+    }
+
+    /// Takes newer states. True if they are the last ones.
+    fn merge(&mut self, newer: Vec<(u32, RecipientState)>) -> bool {
+        self.states.merge(newer);
+        let was_settled = self.is_settled;
+        self.is_settled = self.states.finished() >= self.recipients as usize;
+        self.is_settled && !was_settled
+    }
+}

@@ -1,0 +1,231 @@
+//! The life of a node: which lanes it owns, and how it takes over those of others.
+//!
+//! | when | what a node does with a lane |
+//! |---|---|
+//! | it starts with the lane on its disk, and the newest epoch is its own, or there is no stream | claims it, compares the stream with the disk, goes on |
+//! | it starts with the lane on its disk, and another node has a newer epoch | sets it aside, with its other lanes; the spool begins with a new id |
+//! | another node's lane is not renewed for the lease and a margin | claims it, restores it from its stream, delivers |
+//! | another node claims one of its lanes | ends the process, so that the next start decides |
+//!
+//! The disk is only read after the stream has said that it may be. Nothing here decides whether a
+//! lease is valid: that is [`crate::lane`], with the records of the stream.
+
+mod adoption;
+mod copies;
+mod folders;
+mod replay;
+mod start;
+mod watch;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use mail::{LogLevel, ServerLog};
+use parking_lot::Mutex;
+use spool::{LaneId, LiveMessage, Spool};
+use tokio::time::{sleep, timeout};
+
+use crate::thread::ClusterThread;
+use crate::{
+    ClusterConfig, ClusterStep, Connection, LaneEnd, LaneHandle, LaneStatus, NodeEntry, NodeName, OpenError,
+    StreamError, WRITE_INTERVAL, control_subject,
+};
+
+use folders::LaneFolders;
+pub use start::StartingNode;
+
+/// How long a stop waits for the records that hand lanes over.
+const RELEASE_TIME_MAX: Duration = Duration::from_secs(5);
+/// How long a request to the servers is tried again before a caller that waits gets an error.
+const ASK_TIME_MAX: Duration = Duration::from_secs(5);
+/// The pause before a request that has failed is sent again.
+const RETRY_DELAY: Duration = Duration::from_millis(500);
+
+/// What a node starts with.
+pub struct NodeParts {
+    /// Its settings.
+    pub config: ClusterConfig,
+    /// The folders of its own lanes.
+    pub lane_folders: Vec<PathBuf>,
+    /// The size of a segment of a lane that is restored.
+    pub segment_bytes: u64,
+    /// Whether it takes over the lanes of others. A server that only drains its queue does not.
+    pub adopts_lanes: bool,
+    /// The version of Mailrace.
+    pub version: String,
+    /// A digest of its configuration, which is compared with that of other nodes.
+    pub configuration: String,
+    /// Called when a lane is this node's no more: the process has to end, since what it has in
+    /// memory may be out of date.
+    pub on_lane_lost: Box<dyn Fn(LaneId, &str) + Send + Sync>,
+    /// Makes an unpredictable number.
+    pub random: fn() -> u64,
+    /// The log.
+    pub log: Arc<dyn ServerLog>,
+}
+
+/// Takes the messages of lanes that are ready to be delivered.
+pub type AdmitMessages = Box<dyn Fn(Vec<LiveMessage>) + Send + Sync>;
+
+/// Why a node cannot be started.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    /// A thread cannot be started.
+    #[error("cannot start the threads of the cluster: {0}")]
+    Thread(std::io::Error),
+    /// The servers cannot be used as they are configured.
+    #[error("{0}")]
+    Connection(#[from] OpenError),
+    /// A stream cannot be used.
+    #[error("{0}")]
+    Stream(#[from] StreamError),
+    /// A folder cannot be read or moved.
+    #[error("{}: {error}", path.display())]
+    Folder {
+        /// The folder.
+        path: PathBuf,
+        /// What went wrong.
+        error: spool::OpenError,
+    },
+    /// Another node was faster.
+    #[error("lane {lane} was taken over by another node ({reason}) during the start: start again")]
+    LaneLost {
+        /// The lane.
+        lane: LaneId,
+        /// What is known.
+        reason: String,
+    },
+}
+
+/// A node that takes part.
+pub struct ClusterNode {
+    thread: ClusterThread,
+    shared: Arc<NodeShared>,
+}
+
+/// What the tasks of a node share.
+struct NodeShared {
+    parts: NodeParts,
+    folders: LaneFolders,
+    connection: Connection,
+    step: Arc<ClusterStep>,
+    /// The spool is closed by its last user, who must not be a task.
+    spool: Weak<Spool>,
+    admit: AdmitMessages,
+    /// When the process was started, in milliseconds since 1970.
+    started: u64,
+    watched: Mutex<BTreeMap<LaneId, watch::WatchedLane>>,
+    /// Lanes that are being claimed or restored.
+    adopting: Mutex<BTreeSet<LaneId>>,
+    /// The spool is closed: a lane that is lost now is no concern of this process.
+    stopping: AtomicBool,
+}
+
+/// A lane, as operators see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LaneReport {
+    /// The lane.
+    pub lane: LaneId,
+    /// Its figures; None: another node owns it.
+    pub status: Option<LaneStatus>,
+}
+
+impl ClusterNode {
+    /// The lanes that this node owns, and those that it watches.
+    pub fn lanes(&self) -> Vec<LaneReport> {
+        let owned = self.shared.step.lanes();
+        let report = |handle: &LaneHandle| LaneReport { lane: handle.lane(), status: Some(handle.status()) };
+        let mut reports: Vec<LaneReport> = owned.iter().map(report).collect();
+        let watched: Vec<LaneId> = self.shared.watched.lock().keys().copied().collect();
+        let others = watched.into_iter().filter(|lane| !owned.iter().any(|handle| handle.lane() == *lane));
+        reports.extend(others.map(|lane| LaneReport { lane, status: None }));
+        reports.sort_by_key(|report| report.lane);
+        reports
+    }
+
+    /// The nodes that are alive.
+    ///
+    /// # Errors
+    ///
+    /// The servers do not answer.
+    pub fn nodes(&self) -> Result<Vec<(NodeName, NodeEntry)>, StreamError> {
+        let connection = self.shared.connection.clone();
+        let list = async move { connection.nodes().await?.list().await };
+        let late = |_| StreamError::Unavailable("no answer in time".into());
+        self.thread.handle().block_on(async { timeout(ASK_TIME_MAX, list).await.map_err(late)? })
+    }
+
+    /// The name of this node.
+    pub fn name(&self) -> &NodeName {
+        &self.shared.parts.config.node
+    }
+
+    /// Stops, after the spool was closed. With `release`, the lanes are handed over: others need not
+    /// wait until the lease is over.
+    pub fn stop(self, release: bool) {
+        let ClusterNode { thread, shared } = self;
+        shared.stopping.store(true, Relaxed);
+        thread.handle().block_on(async {
+            if release {
+                let lanes = shared.step.lanes();
+                let released = futures_util::future::join_all(lanes.iter().map(LaneHandle::release));
+                // Those that are not released in time are adopted when their lease is over.
+                drop(timeout(RELEASE_TIME_MAX, released).await);
+            }
+            drop(timeout(RELEASE_TIME_MAX, shared.leave()).await);
+        });
+    }
+}
+
+impl NodeShared {
+    /// Writes the entry of this node, for ever.
+    async fn keep_entry(self: Arc<Self>) {
+        loop {
+            // An entry that is missing only means that others do not see this node in a list.
+            if let Ok(nodes) = self.connection.nodes().await {
+                drop(nodes.write(&self.parts.config.node, &self.entry()).await);
+            }
+            sleep(WRITE_INTERVAL).await;
+        }
+    }
+
+    fn entry(&self) -> NodeEntry {
+        let config = &self.parts.config;
+        NodeEntry {
+            version: self.parts.version.clone(),
+            started: self.started,
+            configuration: self.parts.configuration.clone(),
+            lanes: self.step.lanes().iter().map(|handle| handle.lane().to_string()).collect(),
+            control_subject: control_subject(&config.name, &config.node),
+        }
+    }
+
+    async fn leave(&self) {
+        if let Ok(nodes) = self.connection.nodes().await {
+            // It is gone after some seconds in any case.
+            drop(nodes.remove(&self.parts.config.node).await);
+        }
+        self.connection.close().await;
+    }
+
+    fn log(&self, level: LogLevel, text: &str, fields: &[(&'static str, &dyn Display)]) {
+        self.parts.log.event(level, text, fields);
+    }
+
+    /// Waits until the lane is this node's no more, and reports it.
+    async fn report_loss(self: Arc<Self>, handle: LaneHandle) {
+        let end = handle.ended().await;
+        if end != LaneEnd::Released && !self.stopping.load(Relaxed) {
+            (self.parts.on_lane_lost)(handle.lane(), &end.to_string());
+        }
+    }
+}
+
+fn millis_since_1970() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}

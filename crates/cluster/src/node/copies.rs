@@ -1,0 +1,130 @@
+//! Compares the stream of a lane with the disk, after a start: what was in flight when the node
+//! stopped is on one side only.
+//!
+//! | a message is live | it was | what is done |
+//! |---|---|---|
+//! | on the disk only | never acknowledged, or accepted before there was a cluster | it is copied to the stream |
+//! | in the stream only | finished, and its outcome not copied; or never acknowledged | the stream gets a final outcome |
+//!
+//! Meanwhile mail is accepted and delivered; what is new needs no comparison.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use futures_util::{FutureExt, StreamExt, stream};
+use mail::{LogLevel, QueueId};
+use spool::{BatchDraft, DraftBody, EntryDraft, LaneId, RecipientState, Spool, SpooledMessage, StepAnswer};
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use tokio::task::spawn_blocking;
+use tokio::time::sleep;
+
+use super::replay::{ReplayedLane, replay};
+use super::{NodeShared, RETRY_DELAY, folders};
+use crate::LaneHandle;
+use crate::lane::StreamTail;
+
+/// Messages that are copied at the same time.
+const COPIES_IN_FLIGHT: usize = 8;
+
+/// A lane that was opened from its disk.
+pub(super) struct OpenedLane {
+    pub(super) lane: LaneId,
+    /// The epoch of its spool: ids of this epoch are new.
+    pub(super) epoch: u32,
+    /// Its folder.
+    pub(super) path: PathBuf,
+    /// The end of its stream before this node claimed it.
+    pub(super) tail: StreamTail,
+}
+
+/// Compares, until it succeeds or the lane is lost.
+pub(super) async fn compare(shared: Arc<NodeShared>, handle: LaneHandle, opened: OpenedLane) {
+    let Some(replayed) = read_stream(&shared, &handle, &opened).await else { return };
+    let ReplayedLane { retention, recipients } = replayed;
+    handle.seed(retention, reader(&shared));
+    let Some(on_disk) = ids_on_disk(&shared, &opened).await else { return };
+    let finished = recipients.iter().filter(|(id, _)| on_disk.binary_search(id).is_err());
+    let outcomes: Vec<_> = finished.map(|(id, count)| withdrawal(*id, *count)).collect();
+    let missing = on_disk.iter().copied().filter(|id| !recipients.contains_key(id));
+    let missing: Vec<QueueId> = missing.filter(|id| LaneId::epoch_of(*id) < opened.epoch).collect();
+    shared.log(
+        LogLevel::Info,
+        "compared a lane with its stream",
+        &[("lane", &opened.lane), ("to_copy", &missing.len()), ("finished", &outcomes.len())],
+    );
+    let outcomes = outcomes.into_iter().map(|outcome| submit(&handle, opened.lane, vec![outcome]));
+    let copies = missing.iter().map(|id| copy(&shared, &handle, opened.lane, *id));
+    let all_stored = |results: Vec<Result<(), String>>| results.into_iter().collect::<Result<(), String>>();
+    let outcomes = all_stored(stream::iter(outcomes).buffered(COPIES_IN_FLIGHT).collect().await);
+    let copies = all_stored(stream::iter(copies).buffered(COPIES_IN_FLIGHT).collect().await);
+    let marked = outcomes
+        .and(copies)
+        .and_then(|()| folders::mark_copied(&opened.path, opened.epoch).map_err(|error| error.to_string()));
+    if let Err(error) = marked {
+        let text = "not all mail of a lane was copied to its stream; this is tried again at the next start";
+        shared.log(LogLevel::Warning, text, &[("lane", &opened.lane), ("error", &error)]);
+    }
+}
+
+/// Reads messages of the spool while it is open.
+pub(super) fn reader(shared: &Arc<NodeShared>) -> Arc<dyn Fn(QueueId) -> Option<SpooledMessage> + Send + Sync> {
+    let spool = shared.spool.clone();
+    Arc::new(move |id| spool.upgrade()?.message(id).ok())
+}
+
+/// What the stream had before the claim. None: the lane is lost.
+async fn read_stream(shared: &Arc<NodeShared>, handle: &LaneHandle, opened: &OpenedLane) -> Option<ReplayedLane> {
+    let (stream, tail) = (shared.connection.lane_stream(opened.lane), opened.tail);
+    let mut has_failed = false;
+    while handle.ended().now_or_never().is_none() {
+        let (runtime, stream) = (Handle::current(), stream.clone());
+        match spawn_blocking(move || replay(&runtime, &stream, &tail, None)).await.ok()? {
+            Ok(replayed) => return Some(replayed),
+            Err(error) if !has_failed => {
+                let text = "cannot read the stream of a lane; trying again";
+                shared.log(LogLevel::Warning, text, &[("lane", &opened.lane), ("error", &error)]);
+            }
+            Err(_) => {}
+        }
+        has_failed = true;
+        sleep(RETRY_DELAY).await;
+    }
+    None
+}
+
+/// The live messages of a lane, sorted. None: the spool is closed.
+async fn ids_on_disk(shared: &NodeShared, opened: &OpenedLane) -> Option<Vec<QueueId>> {
+    let (spool, lane) = (shared.spool.clone(), opened.lane);
+    let ids = move |spool: &Spool| spool.ids().into_iter().filter(|id| LaneId::of(*id) == lane).collect();
+    spawn_blocking(move || spool.upgrade().map(|spool| ids(&spool))).await.ok()?
+}
+
+/// The end of a message that is finished on the disk.
+fn withdrawal(id: QueueId, recipients: u32) -> EntryDraft {
+    let recipients = (0..recipients).map(|ordinal| (ordinal, RecipientState::Withdrawn)).collect();
+    EntryDraft::Outcome { id, recipients, bounce: None }
+}
+
+/// Copies a message with the states of its recipients, unless it is finished meanwhile.
+async fn copy(shared: &NodeShared, handle: &LaneHandle, lane: LaneId, id: QueueId) -> Result<(), String> {
+    let spool = shared.spool.clone();
+    let read = move || spool.upgrade().and_then(|spool| spool.message(id).ok());
+    let Some(message) = spawn_blocking(read).await.map_err(|error| error.to_string())? else { return Ok(()) };
+    let SpooledMessage { envelope, states, body, prefix_len } = message;
+    let (flags, digest) = (body.flags(), body.digest());
+    let content = DraftBody::Spilled { content: body, prefix_len };
+    let recipients: Vec<_> = (0..).zip(states).filter(|(_, state)| *state != RecipientState::NEW).collect();
+    let mut entries = vec![EntryDraft::Message { id, envelope, content, flags, digest }];
+    if !recipients.is_empty() {
+        entries.push(EntryDraft::Outcome { id, recipients, bounce: None });
+    }
+    submit(handle, lane, entries).await
+}
+
+async fn submit(handle: &LaneHandle, lane: LaneId, entries: Vec<EntryDraft>) -> Result<(), String> {
+    let (sender, answer) = oneshot::channel();
+    // The receiver waits for it.
+    handle.submit(BatchDraft { lane, entries }, StepAnswer::new(move |result| drop(sender.send(result))));
+    answer.await.unwrap_or_else(|_| Err("the step gave no answer".into()))
+}

@@ -1,0 +1,241 @@
+//! Reads the stream of a lane up to a claim: which of its messages are live, and into a folder if the
+//! lane is to be restored. Works on a blocking thread, and in bounded memory: a batch is held until it
+//! is complete, with its large bodies in files.
+
+use std::collections::HashMap;
+use std::io;
+use std::pin::pin;
+
+use bytes::Bytes;
+use futures_util::StreamExt;
+use mail::QueueId;
+use spool::{
+    LaneRestorer, PREFIX_BYTES_MAX, RecipientState, RestoreError, RestoredMessage, SpillError, SpillWriter,
+    SubmittedBody,
+};
+use tokio::runtime::Handle;
+
+use crate::lane::StreamTail;
+use crate::lane::replay::{BatchReader, ReplayError, ReplayEvent, ReplayedMessage};
+use crate::lane::retention::{LaneRetention, RetainedEntry};
+use crate::{LaneStream, ReadError};
+
+/// Bodies larger than this are written to files of their own.
+const BODY_IN_MEMORY_MAX: u64 = 1 << 20;
+/// So many bytes of finished records are left in a stream before live ones are copied to its end.
+const SLACK_BYTES: u64 = 64 << 20;
+
+/// Why a stream could not be read to its end, or a lane not be restored.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ReplayFailure {
+    #[error("{0}")]
+    Read(#[from] ReadError),
+    #[error("{0}")]
+    Replay(#[from] ReplayError),
+    #[error("cannot restore the lane: {0}")]
+    Restore(#[from] RestoreError),
+    #[error("cannot write a body: {0}")]
+    Spill(#[from] SpillError),
+    #[error("{0}")]
+    Io(#[from] io::Error),
+}
+
+/// What a stream has.
+pub(super) struct ReplayedLane {
+    pub(super) retention: LaneRetention,
+    /// The number of recipients of each live message.
+    pub(super) recipients: HashMap<QueueId, u32>,
+}
+
+/// Reads the records of a stream up to `tail`; with `restorer`, writes what they have.
+pub(super) fn replay(
+    runtime: &Handle,
+    stream: &LaneStream,
+    tail: &StreamTail,
+    restorer: Option<&LaneRestorer>,
+) -> Result<ReplayedLane, ReplayFailure> {
+    let mut reader = BatchReader::new(tail.first_sequence);
+    let mut sink = ReplaySink::new(restorer);
+    if tail.last_sequence >= tail.first_sequence && tail.record.is_some() {
+        let mut records = pin!(stream.read(tail.first_sequence, tail.last_sequence));
+        while let Some(record) = runtime.block_on(records.next()) {
+            let (sequence, record) = record?;
+            reader.handle_record(sequence, &record)?;
+            while let Some(event) = reader.poll_event() {
+                sink.take(event)?;
+            }
+        }
+        reader.finish();
+        while let Some(event) = reader.poll_event() {
+            sink.take(event)?;
+        }
+    }
+    Ok(sink.finish())
+}
+
+struct ReplaySink<'a> {
+    restorer: Option<&'a LaneRestorer>,
+    retention: LaneRetention,
+    recipients: HashMap<QueueId, u32>,
+    /// The batch that is being read.
+    retained: Vec<RetainedEntry>,
+    restored: Vec<RestoredEntry>,
+    incoming: Option<IncomingMessage>,
+}
+
+/// An entry of a batch that is not complete yet.
+enum RestoredEntry {
+    Message(RestoredMessage),
+    Outcome { id: QueueId, recipients: Vec<(u32, RecipientState)> },
+}
+
+/// A message whose content is being read.
+struct IncomingMessage {
+    message: ReplayedMessage,
+    left: u64,
+    content: IncomingContent,
+}
+
+enum IncomingContent {
+    Memory(Vec<u8>),
+    /// The prefix, and the file with the rest.
+    File(Vec<u8>, SpillWriter),
+    /// It is there already, or nobody wants it.
+    Unused,
+}
+
+impl<'a> ReplaySink<'a> {
+    fn new(restorer: Option<&'a LaneRestorer>) -> Self {
+        ReplaySink {
+            restorer,
+            retention: LaneRetention::new(SLACK_BYTES),
+            recipients: HashMap::new(),
+            retained: Vec::new(),
+            restored: Vec::new(),
+            incoming: None,
+        }
+    }
+
+    fn take(&mut self, event: ReplayEvent) -> Result<(), ReplayFailure> {
+        match event {
+            ReplayEvent::Epoch { sequence, .. } => self.retention.handle_epoch(sequence),
+            ReplayEvent::Message(message) => return self.begin_message(message),
+            ReplayEvent::Content(bytes) => return self.add_content(&bytes),
+            ReplayEvent::Outcome { id, recipients, .. } => {
+                self.restored.push(RestoredEntry::Outcome { id, recipients: recipients.clone() });
+                self.retained.push(RetainedEntry::Outcome { id, recipients });
+            }
+            ReplayEvent::BatchComplete(range) => {
+                let retained = std::mem::take(&mut self.retained);
+                self.note_recipients(&retained);
+                self.retention.handle_stored(range, retained);
+                return self.write_batch();
+            }
+            ReplayEvent::BatchDropped => {
+                self.retained.clear();
+                self.restored.clear();
+                self.incoming = None;
+            }
+            ReplayEvent::Released => {}
+        }
+        Ok(())
+    }
+
+    fn note_recipients(&mut self, entries: &[RetainedEntry]) {
+        for entry in entries {
+            if let RetainedEntry::Message { id, recipients, .. } = entry {
+                self.recipients.insert(*id, *recipients);
+            }
+        }
+    }
+
+    fn begin_message(&mut self, message: ReplayedMessage) -> Result<(), ReplayFailure> {
+        let recipients = u32::try_from(message.envelope.recipients.len()).unwrap_or(u32::MAX);
+        self.retained.push(RetainedEntry::Message { id: message.id, recipients, states: message.states.clone() });
+        let content = match self.restorer {
+            None => IncomingContent::Unused,
+            Some(restorer) => IncomingContent::for_message(restorer, &message)?,
+        };
+        let incoming = IncomingMessage { left: message.content_len, message, content };
+        self.incoming = Some(incoming);
+        self.add_content(&Bytes::new())
+    }
+
+    fn add_content(&mut self, bytes: &Bytes) -> Result<(), ReplayFailure> {
+        let Some(mut incoming) = self.incoming.take() else { return Ok(()) };
+        incoming.add(bytes)?;
+        match incoming.left {
+            0 => self.restored.extend(incoming.finish()?),
+            _ => self.incoming = Some(incoming),
+        }
+        Ok(())
+    }
+
+    fn write_batch(&mut self) -> Result<(), ReplayFailure> {
+        let batch = std::mem::take(&mut self.restored);
+        let Some(restorer) = self.restorer else { return Ok(()) };
+        for entry in batch {
+            match entry {
+                RestoredEntry::Message(message) => restorer.append_message(message)?,
+                RestoredEntry::Outcome { id, recipients } => restorer.append_outcome(id, recipients)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(mut self) -> ReplayedLane {
+        let live: HashMap<QueueId, u32> =
+            self.retention.live().filter_map(|id| Some((id, self.recipients.remove(&id)?))).collect();
+        ReplayedLane { retention: self.retention, recipients: live }
+    }
+}
+
+impl IncomingContent {
+    fn for_message(restorer: &LaneRestorer, message: &ReplayedMessage) -> io::Result<IncomingContent> {
+        if restorer.is_live(message.id) {
+            return Ok(IncomingContent::Unused);
+        }
+        if message.content_len <= BODY_IN_MEMORY_MAX || message.prefix_len > PREFIX_BYTES_MAX {
+            return Ok(IncomingContent::Memory(Vec::new()));
+        }
+        match restorer.create_spill_file(message.id) {
+            Ok(file) => Ok(IncomingContent::File(Vec::new(), file)),
+            // The message was appended, and is being written.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(IncomingContent::Unused),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl IncomingMessage {
+    fn add(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.left = self.left.saturating_sub(bytes.len() as u64);
+        match &mut self.content {
+            IncomingContent::Memory(content) => content.extend_from_slice(bytes),
+            IncomingContent::File(prefix, file) => {
+                let wanted = self.message.prefix_len.saturating_sub(prefix.len() as u64);
+                let (first, rest) = bytes.split_at(bytes.len().min(usize::try_from(wanted).unwrap_or(usize::MAX)));
+                prefix.extend_from_slice(first);
+                file.append(rest)?;
+            }
+            IncomingContent::Unused => {}
+        }
+        Ok(())
+    }
+
+    /// What to write; None if there is nothing.
+    fn finish(self) -> Result<Option<RestoredEntry>, SpillError> {
+        let ReplayedMessage { id, envelope, states, flags, prefix_len, .. } = self.message;
+        let content = match self.content {
+            IncomingContent::Memory(mut prefix) => {
+                let at = usize::try_from(prefix_len).unwrap_or(usize::MAX).min(prefix.len());
+                let body = prefix.split_off(at);
+                SubmittedBody::Memory { prefix, body }
+            }
+            IncomingContent::File(prefix, file) => SubmittedBody::Spilled(file.finish(&prefix)?),
+            IncomingContent::Unused if states.is_empty() => return Ok(None),
+            IncomingContent::Unused => return Ok(Some(RestoredEntry::Outcome { id, recipients: states })),
+        };
+        Ok(Some(RestoredEntry::Message(RestoredMessage { id, envelope, states, content, flags })))
+    }
+}

@@ -1,0 +1,340 @@
+//! The start of a node, in two steps, between which the caller opens the spool:
+//!
+//! 1. [`StartingNode::connect`] waits for the servers, and asks of each lane on the disks who owns it.
+//!    Lanes of others are set aside, before a message of them is read.
+//! 2. [`StartingNode::start`] opens the adopted lanes too, and claims all lanes of the spool. When it
+//!    returns, mail may be accepted and delivered.
+//!
+//! Without the servers it waits: nobody can say whose the lanes are.
+
+use std::fmt::Display;
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use mail::{LogLevel, ServerLog};
+use spool::{CommitStepConfig, FolderDisk, LaneId, LiveMessage, Spool};
+use tokio::runtime::Handle;
+use tokio::time::{Duration, sleep};
+
+use super::copies::{self, OpenedLane};
+use super::folders::{AdoptedFolder, Aside, LaneFolders};
+use super::{AdmitMessages, ClusterNode, NodeError, NodeParts, NodeShared, RETRY_DELAY, millis_since_1970, watch};
+use crate::clock::boot_time;
+use crate::lane::owner::{Claim, LaneOwner};
+use crate::lane::{ReadFailure, StreamTail, TailFailure};
+use crate::thread::ClusterThread;
+use crate::{ClusterConfig, ClusterStep, Connection, LaneHandle, LaneStream, LaneTask, NewestEpoch, StreamError};
+
+/// Bytes of a lane's records that are on their way at the same time.
+const IN_FLIGHT_BYTES_MAX: u64 = 8 << 20;
+const NO_ANSWER: &str = "the NATS servers do not answer";
+/// How long closing the spool waits for the servers.
+const CLOSE_WAIT: Duration = Duration::from_secs(5);
+
+/// A node that is connected, and whose spool is not open yet.
+pub struct StartingNode {
+    thread: ClusterThread,
+    connection: Connection,
+    step: Arc<ClusterStep>,
+    folders: LaneFolders,
+    adopted: Vec<AdoptedFolder>,
+    parts: NodeParts,
+}
+
+/// Whether a lane on a disk may be opened.
+#[derive(Debug, PartialEq, Eq)]
+enum LaneOwnership {
+    /// The newest epoch is this node's, and written from this disk; or there is no stream.
+    Ours,
+    /// It is another node's; or this node's, but from a newer disk than this one. The text says which.
+    Gone(String),
+}
+
+impl StartingNode {
+    /// Waits for the servers, and sets lanes aside that are not this node's any more.
+    ///
+    /// # Errors
+    ///
+    /// The servers cannot be used as they are configured, or a folder cannot be read or moved.
+    pub fn connect(parts: NodeParts) -> Result<StartingNode, NodeError> {
+        let thread = ClusterThread::start().map_err(NodeError::Thread)?;
+        let folders = LaneFolders::new(parts.lane_folders.clone());
+        let (connection, adopted) = thread.handle().block_on(async {
+            let connection = connect(&parts.config, &*parts.log).await?;
+            let sorting = FolderSorting { connection: &connection, folders: &folders, parts: &parts };
+            let adopted = sorting.run().await?;
+            Ok::<_, NodeError>((connection, adopted))
+        })?;
+        Ok(StartingNode { thread, connection, step: Arc::default(), folders, adopted, parts })
+    }
+
+    /// The step that gives each batch its second copy.
+    pub fn commit_step(&self) -> CommitStepConfig {
+        CommitStepConfig {
+            step: self.step.clone(),
+            waiting_bytes_max: self.parts.config.waiting_bytes_max,
+            close_wait: CLOSE_WAIT,
+        }
+    }
+
+    /// Which lanes may be delivered from.
+    pub fn step(&self) -> Arc<ClusterStep> {
+        self.step.clone()
+    }
+
+    /// Claims the lanes of the open spool, and begins to watch those of others. `admit` gets the
+    /// messages of lanes that were adopted, before or later.
+    ///
+    /// # Errors
+    ///
+    /// An adopted lane cannot be opened, or a lane was lost meanwhile.
+    pub fn start(self, spool: &Arc<Spool>, admit: AdmitMessages) -> Result<ClusterNode, NodeError> {
+        let StartingNode { thread, connection, step, folders, adopted, parts } = self;
+        let mut live_messages = Vec::new();
+        for folder in &adopted {
+            reopen(spool, &folder.path, &mut live_messages)?;
+        }
+        let shared = Arc::new(NodeShared {
+            parts,
+            folders,
+            connection,
+            step,
+            spool: Arc::downgrade(spool),
+            admit,
+            started: millis_since_1970(),
+            watched: Default::default(),
+            adopting: Default::default(),
+            stopping: Default::default(),
+        });
+        let own = shared.parts.lane_folders.iter();
+        let paths: Vec<PathBuf> = own.chain(adopted.iter().map(|folder| &folder.path)).cloned().collect();
+        thread.handle().block_on(async {
+            for ((lane, epoch), path) in lane_epochs(spool, &adopted).into_iter().zip(paths) {
+                let (handle, tail) = claim_own(&shared, lane, epoch).await?;
+                take_up(&shared, &handle);
+                let opened = OpenedLane { lane, epoch, path, tail };
+                tokio::spawn(copies::compare(shared.clone(), handle, opened));
+            }
+            Ok::<_, NodeError>(())
+        })?;
+        (shared.admit)(live_messages);
+        thread.handle().spawn(shared.clone().keep_entry());
+        if shared.parts.adopts_lanes {
+            thread.handle().spawn(watch::run(shared.clone()));
+        }
+        Ok(ClusterNode { thread, shared })
+    }
+}
+
+/// The epochs of the own lanes, in the order of their folders, and then those of the adopted ones.
+fn lane_epochs(spool: &Spool, adopted: &[AdoptedFolder]) -> Vec<(LaneId, u32)> {
+    let all = spool.lane_epochs();
+    let is_adopted = |lane: LaneId| adopted.iter().any(|folder| folder.lane == lane);
+    let own = all.iter().copied().filter(|(lane, _)| !is_adopted(*lane));
+    let others = adopted.iter().filter_map(|folder| all.iter().copied().find(|(lane, _)| *lane == folder.lane));
+    own.chain(others).collect()
+}
+
+/// Routes the batches of a claimed lane, and watches over its end.
+pub(super) fn take_up(shared: &Arc<NodeShared>, handle: &LaneHandle) {
+    shared.step.insert(handle.lane(), handle.clone());
+    tokio::spawn(shared.clone().report_loss(handle.clone()));
+}
+
+fn reopen(spool: &Arc<Spool>, path: &Path, live_messages: &mut Vec<LiveMessage>) -> Result<(), NodeError> {
+    let failed = |error| NodeError::Folder { path: path.to_owned(), error };
+    let disk = FolderDisk::open(path).map_err(|error| failed(error.into()))?;
+    spool.adopt(Arc::new(disk), &mut |live| live_messages.push(live)).map(drop).map_err(failed)
+}
+
+/// Connects; tries again for as long as no server answers.
+async fn connect(config: &ClusterConfig, log: &dyn ServerLog) -> Result<Connection, NodeError> {
+    let mut has_waited = false;
+    loop {
+        match Connection::open(config).await {
+            Ok(connection) => return Ok(connection),
+            Err(error) if !error.is_temporary() => return Err(error.into()),
+            Err(error) if !has_waited => log_wait(log, &error),
+            Err(_) => {}
+        }
+        has_waited = true;
+        sleep(RETRY_DELAY).await;
+    }
+}
+
+fn log_wait(log: &dyn ServerLog, error: &dyn Display) {
+    let text = "waiting for the NATS servers: nothing is accepted or delivered before they answer";
+    log.event(LogLevel::Warning, text, &[("error", error)]);
+}
+
+/// Sends a request until it is answered. The first failure is logged.
+pub(super) async fn until_answered<T, E: Display, F>(log: &dyn ServerLog, request: impl Fn() -> F) -> T
+where
+    F: Future<Output = Result<T, E>>,
+{
+    let mut has_waited = false;
+    loop {
+        match request().await {
+            Ok(answer) => return answer,
+            Err(error) if !has_waited => log_wait(log, &error),
+            Err(_) => {}
+        }
+        has_waited = true;
+        sleep(RETRY_DELAY).await;
+    }
+}
+
+/// Sorts the folders on the disks by who owns their lanes.
+struct FolderSorting<'a> {
+    connection: &'a Connection,
+    folders: &'a LaneFolders,
+    parts: &'a NodeParts,
+}
+
+impl FolderSorting<'_> {
+    /// Returns the adopted lanes that are still this node's.
+    async fn run(&self) -> Result<Vec<AdoptedFolder>, NodeError> {
+        let (mut ours, mut lost) = (Vec::new(), Vec::new());
+        for folder in self.folders.own().map_err(|error| self.failed(error))? {
+            match self.ownership(folder.lane, folder.epoch).await {
+                LaneOwnership::Ours => ours.push(folder),
+                LaneOwnership::Gone(reason) => {
+                    self.log_lost(folder.lane, &reason);
+                    lost.push(folder);
+                }
+            }
+        }
+        // New lanes would get the numbers of the lost ones, so the spool begins anew. The lost ones
+        // go last: while one is there, an interrupted start decides the same again.
+        if !lost.is_empty() {
+            for folder in ours {
+                folder.set_aside(Aside::Adopted).map_err(|error| self.failed(error.into()))?;
+            }
+            for folder in lost {
+                folder.set_aside(Aside::Fenced).map_err(|error| self.failed(error.into()))?;
+            }
+        }
+        let adopted = self.adopted().await?;
+        for path in self.folders.fenced().map_err(|error| self.failed(error.into()))? {
+            let text = "a folder holds a lane that was taken over, maybe with mail that was never copied; remove it when nothing in it is needed";
+            self.parts.log.event(LogLevel::Warning, text, &[("folder", &path.display())]);
+        }
+        Ok(adopted)
+    }
+
+    async fn adopted(&self) -> Result<Vec<AdoptedFolder>, NodeError> {
+        let mut ours = Vec::new();
+        for folder in self.folders.adopted().map_err(|error| self.failed(error.into()))? {
+            if !folder.finished {
+                // If the lane is still this node's, it is restored again.
+                folder.remove().map_err(|error| self.failed(error.into()))?;
+                continue;
+            }
+            let epoch = folder.epoch().map_err(|error| self.failed(error))?;
+            match self.ownership(folder.lane, epoch).await {
+                LaneOwnership::Ours => ours.push(folder),
+                LaneOwnership::Gone(reason) => {
+                    self.log_lost(folder.lane, &reason);
+                    folder.fence().map_err(|error| self.failed(error))?;
+                }
+            }
+        }
+        Ok(ours)
+    }
+
+    async fn ownership(&self, lane: LaneId, epoch: u32) -> LaneOwnership {
+        let stream = self.connection.lane_stream(lane);
+        let newest = until_answered(&*self.parts.log, || newest_epoch(&stream)).await;
+        match newest {
+            Some(newest) if newest.record.node != self.parts.config.node => {
+                LaneOwnership::Gone(format!("node {} has taken it over", newest.record.node))
+            }
+            // A copy of the disk from an earlier time lacks what was accepted since.
+            Some(newest) if epoch < newest.record.spool_epoch => {
+                LaneOwnership::Gone("the disk is older than the stream of the lane".into())
+            }
+            _ => LaneOwnership::Ours,
+        }
+    }
+
+    fn log_lost(&self, lane: LaneId, reason: &dyn Display) {
+        let text = "a lane on this disk is not opened; its mail is delivered from its stream";
+        self.parts.log.event(LogLevel::Warning, text, &[("lane", &lane), ("reason", reason)]);
+    }
+
+    fn failed(&self, error: spool::OpenError) -> NodeError {
+        let path = self.parts.lane_folders.first().cloned().unwrap_or_default();
+        NodeError::Folder { path, error }
+    }
+}
+
+/// Claims a lane whose disk this node has, and returns the end of its stream before the claim.
+async fn claim_own(
+    shared: &Arc<NodeShared>,
+    lane: LaneId,
+    spool_epoch: u32,
+) -> Result<(LaneHandle, StreamTail), NodeError> {
+    let stream = shared.connection.lane_stream(lane);
+    let log = &*shared.parts.log;
+    loop {
+        match stream.ensure().await {
+            Ok(()) => break,
+            Err(error @ StreamError::Refused { .. }) => return Err(error.into()),
+            Err(error) => log_wait(log, &error),
+        }
+        sleep(RETRY_DELAY).await;
+    }
+    let (tail, newest) = until_answered(log, || end_of(&stream)).await;
+    if let Some(other) = newest.as_ref().filter(|newest| newest.record.node != shared.parts.config.node) {
+        return Err(NodeError::LaneLost { lane, reason: format!("node {}", other.record.node) });
+    }
+    let handle = claim(shared, stream, (&tail, newest.as_ref()), spool_epoch);
+    match handle.claimed().await {
+        Ok(_) => Ok((handle, tail)),
+        Err(end) => Err(NodeError::LaneLost { lane, reason: end.to_string() }),
+    }
+}
+
+/// Begins to claim a lane whose stream ends like this.
+pub(super) fn claim(
+    shared: &NodeShared,
+    stream: LaneStream,
+    (tail, newest): (&StreamTail, Option<&NewestEpoch>),
+    spool_epoch: u32,
+) -> LaneHandle {
+    let config = &shared.parts.config;
+    let claim = Claim {
+        epoch: newest.map_or(0, |newest| newest.header.epoch) + 1,
+        token: (shared.parts.random)(),
+        node: config.node.clone(),
+        spool_epoch,
+        last_sequence: tail.last_sequence,
+    };
+    let owner = LaneOwner::claim(config.lane_times(), IN_FLIGHT_BYTES_MAX, claim, boot_time());
+    LaneTask::start(&Handle::current(), stream, owner)
+}
+
+/// The end of a stream, and the newest epoch up to there. They are asked one after the other, maybe
+/// of different servers: if the last record is of a later epoch, they do not belong together.
+pub(super) async fn end_of(stream: &LaneStream) -> Result<(StreamTail, Option<NewestEpoch>), &'static str> {
+    let tail = stream.tail().await.map_err(|failure| match failure {
+        TailFailure::Foreign => "the last record of the stream is not one of Mailrace",
+        TailFailure::NoStream | TailFailure::Unavailable => NO_ANSWER,
+    })?;
+    let newest = newest_epoch(stream).await?;
+    let last = tail.record.as_ref().map(|record| record.epoch);
+    match last <= newest.as_ref().map(|newest| newest.header.epoch) {
+        true => Ok((tail, newest)),
+        false => Err("the servers of a stream do not agree on its last epoch yet"),
+    }
+}
+
+/// The newest epoch of a stream; None also if there is no stream.
+async fn newest_epoch(stream: &LaneStream) -> Result<Option<NewestEpoch>, &'static str> {
+    match stream.newest_epoch().await {
+        Ok(newest) => Ok(newest),
+        Err(ReadFailure::NoStream) => Ok(None),
+        Err(ReadFailure::Unavailable) => Err(NO_ANSWER),
+    }
+}

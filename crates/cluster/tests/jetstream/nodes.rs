@@ -1,0 +1,239 @@
+//! Nodes with a spool each: they take over from one another, and start again.
+
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use cluster::{ClusterConfig, ClusterNode, NodeParts, StartingNode};
+use mail::{BodyFlags, EventLog, LogLevel, MailEvent, QueueId, ServerLog};
+use spool::{Disk, FolderDisk, LaneId, LiveMessage, RecipientState, Spool, SpoolEntry, SubmittedBody};
+use tempfile::TempDir;
+
+use crate::lane_tasks::envelope;
+use crate::servers::NatsServers;
+
+const WAIT_MAX: Duration = Duration::from_secs(60);
+const SEGMENT_BYTES: u64 = 4 << 20;
+
+/// Shows what happens, if the test fails.
+struct PrintedLog;
+
+impl EventLog for PrintedLog {
+    fn write(&self, _event: MailEvent) {}
+}
+
+impl ServerLog for PrintedLog {
+    fn event(&self, level: LogLevel, text: &str, fields: &[(&'static str, &dyn Display)]) {
+        let fields: Vec<String> = fields.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        eprintln!("{level:?} {text} {}", fields.join(" "));
+    }
+    fn lines_dropped(&self) -> u64 {
+        0
+    }
+}
+
+/// A node with its spool.
+struct TestNode {
+    spool: Arc<Spool>,
+    node: ClusterNode,
+    /// What was on its own disk.
+    recovered: Vec<QueueId>,
+    admitted: Receiver<Vec<LiveMessage>>,
+    lost: Receiver<LaneId>,
+}
+
+impl TestNode {
+    fn start(config: ClusterConfig, folder: &Path) -> TestNode {
+        static SEED: Mutex<u64> = Mutex::new(0);
+        let random = || {
+            let mut seed = SEED.lock().unwrap();
+            *seed += 0x9e37_79b9_7f4a_7c15;
+            *seed
+        };
+        let (tell_lost, lost) = channel();
+        let tell_lost: Mutex<Sender<LaneId>> = Mutex::new(tell_lost);
+        let parts = NodeParts {
+            config,
+            lane_folders: vec![folder.to_owned()],
+            segment_bytes: SEGMENT_BYTES,
+            adopts_lanes: true,
+            version: "0".into(),
+            configuration: "0".into(),
+            on_lane_lost: Box::new(move |lane, _| drop(tell_lost.lock().unwrap().send(lane))),
+            random,
+            log: Arc::new(PrintedLog),
+        };
+        let starting = StartingNode::connect(parts).unwrap();
+        let config = spool::Config {
+            segment_bytes: SEGMENT_BYTES,
+            commit_step: Some(starting.commit_step()),
+            ..spool::Config::default()
+        };
+        let disk: Arc<dyn Disk> = Arc::new(FolderDisk::open(folder).unwrap());
+        let mut recovered = Vec::new();
+        let spool = spool::open(vec![disk], config, random(), &mut |live| recovered.push(live.id)).unwrap();
+        let spool = Arc::new(spool);
+        let (admit, admitted) = channel();
+        let admit = Mutex::new(admit);
+        let node = starting.start(&spool, Box::new(move |live| drop(admit.lock().unwrap().send(live)))).unwrap();
+        TestNode { spool, node, recovered, admitted, lost }
+    }
+
+    /// Accepts a message of this size.
+    fn accept(&self, size: usize) -> QueueId {
+        let id = self.spool.new_id();
+        let body = vec![b'x'; size];
+        let content = match size {
+            0..1_000_000 => SubmittedBody::Memory { prefix: b"P: 1\r\n".to_vec(), body },
+            _ => {
+                let mut file = self.spool.create_spill_file(id).unwrap();
+                file.append(&body).unwrap();
+                SubmittedBody::Spilled(file.finish(b"P: 1\r\n").unwrap())
+            }
+        };
+        self.submit(SpoolEntry::Message { id, envelope: envelope(), content, flags: BodyFlags::default() });
+        id
+    }
+
+    fn finish(&self, id: QueueId) {
+        self.submit(SpoolEntry::Outcome { id, recipients: vec![(0, RecipientState::Delivered)], bounce: None });
+    }
+
+    fn submit(&self, entry: SpoolEntry) {
+        let (tell, told) = channel();
+        self.spool.submit(vec![entry], Box::new(move |result| drop(tell.send(result))));
+        told.recv_timeout(WAIT_MAX).unwrap().unwrap();
+    }
+
+    /// The messages of lanes that were taken over, sorted.
+    fn await_adopted(&self, count: usize) -> Vec<QueueId> {
+        let (end, mut found) = (Instant::now() + WAIT_MAX, Vec::new());
+        while found.len() < count {
+            let left = end.saturating_duration_since(Instant::now());
+            found.extend(self.admitted.recv_timeout(left).unwrap().into_iter().map(|live| live.id));
+        }
+        found.sort_unstable();
+        found
+    }
+
+    fn length(&self, id: QueueId) -> u64 {
+        self.spool.message(id).unwrap().body.len()
+    }
+
+    /// Ends without giving anything away, as a kill does.
+    fn end(self) {
+        let TestNode { spool, node, .. } = self;
+        node.stop(false);
+        drop(spool);
+    }
+}
+
+/// The servers, for tests that wait on a thread of their own.
+fn servers() -> (tokio::runtime::Runtime, NatsServers) {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let servers = runtime.block_on(NatsServers::start(1));
+    (runtime, servers)
+}
+
+fn folder(home: &TempDir, name: &str) -> PathBuf {
+    home.path().join(name)
+}
+
+#[test]
+fn a_node_takes_over_a_lane_and_the_owner_comes_back_with_a_new_one() {
+    let (_runtime, servers) = servers();
+    let home = tempfile::tempdir().unwrap();
+    let first = TestNode::start(servers.config("first"), &folder(&home, "first"));
+    let second = TestNode::start(servers.config("second"), &folder(&home, "second"));
+    let mut expected = vec![first.accept(100), first.accept(2_000_000), first.accept(3000)];
+    let finished = first.accept(200);
+    first.finish(finished);
+    let (small, large) = (expected[0], expected[1]);
+    expected.sort_unstable();
+    first.end();
+
+    let begin = Instant::now();
+    assert_eq!(second.await_adopted(expected.len()), expected);
+    assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", begin.elapsed());
+    assert_eq!((second.length(small), second.length(large)), (106, 2_000_006));
+    second.finish(small);
+
+    // The first one has lost its lane, and nothing of it is kept.
+    let first = TestNode::start(servers.config("first"), &folder(&home, "first"));
+    assert_eq!(first.recovered, []);
+    let own = first.accept(10);
+    assert_ne!(LaneId::of(own), LaneId::of(small));
+    assert_eq!(first.spool.ids(), [own]);
+    assert!(!folder(&home, "first").join("fenced").join(LaneId::of(small).to_string()).exists());
+
+    // The heir starts again, and still has it.
+    second.end();
+    let second = TestNode::start(servers.config("second"), &folder(&home, "second"));
+    let left: Vec<QueueId> = expected.iter().copied().filter(|id| *id != small).collect();
+    assert_eq!(second.await_adopted(left.len()), left);
+    assert_eq!(second.length(large), 2_000_006);
+    first.end();
+    second.end();
+}
+
+#[test]
+fn a_node_that_starts_again_soon_goes_on_from_its_disk() {
+    let (_runtime, servers) = servers();
+    let home = tempfile::tempdir().unwrap();
+    let first = TestNode::start(servers.config("first"), &folder(&home, "first"));
+    let ids = [first.accept(100), first.accept(200)];
+    first.end();
+    let first = TestNode::start(servers.config("first"), &folder(&home, "first"));
+    assert_eq!(first.recovered, ids);
+    first.finish(ids[0]);
+    first.accept(10);
+    first.end();
+}
+
+#[test]
+fn mail_from_before_the_cluster_is_copied_to_it() {
+    let (_runtime, servers) = servers();
+    let home = tempfile::tempdir().unwrap();
+    let path = folder(&home, "first");
+    let disk: Arc<dyn Disk> = Arc::new(FolderDisk::open(&path).unwrap());
+    let config = spool::Config { segment_bytes: SEGMENT_BYTES, ..spool::Config::default() };
+    let spool = spool::open(vec![disk], config, 77, &mut |_| {}).unwrap();
+    let id = spool.new_id();
+    let content = SubmittedBody::Memory { prefix: Vec::new(), body: b"old\r\n".to_vec() };
+    let (tell, told) = channel();
+    let entry = SpoolEntry::Message { id, envelope: envelope(), content, flags: BodyFlags::default() };
+    spool.submit(vec![entry], Box::new(move |result| drop(tell.send(result))));
+    told.recv_timeout(WAIT_MAX).unwrap().unwrap();
+    spool.close();
+
+    let first = TestNode::start(servers.config("first"), &path);
+    assert_eq!(first.recovered, [id]);
+    let end = Instant::now() + WAIT_MAX;
+    while !path.join("copied").exists() {
+        assert!(Instant::now() < end, "it is not copied");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    first.end();
+    std::fs::remove_dir_all(&path).unwrap();
+    let second = TestNode::start(servers.config("second"), &folder(&home, "second"));
+    assert_eq!(second.await_adopted(1), [id]);
+    assert_eq!(second.length(id), 5);
+    second.end();
+}
+
+#[test]
+fn a_node_that_hangs_learns_that_its_lane_is_gone() {
+    let (runtime, servers) = servers();
+    let home = tempfile::tempdir().unwrap();
+    let first = TestNode::start(servers.config("first"), &folder(&home, "first"));
+    let id = first.accept(100);
+    // The same node elsewhere, such as a copy of its machine, claims the lane without its disk.
+    let lane = LaneId::of(id);
+    let connection = runtime.block_on(servers.connect("second"));
+    let (_, handle) = runtime.block_on(crate::lane_tasks::claim_lane(&connection, lane, "second"));
+    runtime.block_on(handle.claimed()).unwrap();
+    assert_eq!(first.lost.recv_timeout(WAIT_MAX), Ok(lane));
+    first.end();
+}

@@ -1,0 +1,131 @@
+//! What a stream still needs, batch by batch.
+
+use cluster::lane::owner::{BatchId, StoredRange};
+use cluster::lane::retention::{LaneRetention, RetainedEntry, RetentionAction};
+use mail::{QueueId, SpoolId};
+use spool::RecipientState;
+
+fn id(sequence: u64) -> QueueId {
+    QueueId::new(SpoolId::new(1), 0, sequence)
+}
+
+fn message(sequence: u64) -> RetainedEntry {
+    RetainedEntry::Message { id: id(sequence), recipients: 2, states: Vec::new() }
+}
+
+fn outcome(sequence: u64, ordinals: &[u32]) -> RetainedEntry {
+    let recipients = ordinals.iter().map(|ordinal| (*ordinal, RecipientState::Delivered)).collect();
+    RetainedEntry::Outcome { id: id(sequence), recipients }
+}
+
+/// Batches of 100 records and 10,000 bytes each.
+struct Stream {
+    retention: LaneRetention,
+    batches: u64,
+}
+
+impl Stream {
+    fn new(slack_bytes: u64) -> Self {
+        let mut retention = LaneRetention::new(slack_bytes);
+        retention.handle_epoch(1);
+        Stream { retention, batches: 0 }
+    }
+
+    fn queue(&mut self, entries: Vec<RetainedEntry>) -> BatchId {
+        self.batches += 1;
+        self.retention.handle_queued(BatchId(self.batches), entries);
+        BatchId(self.batches)
+    }
+
+    fn confirm(&mut self, batch: BatchId) {
+        let first = batch.0 * 100;
+        self.retention.handle_confirmed(batch, StoredRange { first, last: first + 99, bytes: 10_000 });
+    }
+
+    fn store(&mut self, entries: Vec<RetainedEntry>) {
+        let batch = self.queue(entries);
+        self.confirm(batch);
+    }
+
+    fn actions(&mut self) -> Vec<RetentionAction> {
+        std::iter::from_fn(|| self.retention.poll_action()).collect()
+    }
+}
+
+#[test]
+fn a_stream_is_purged_up_to_its_first_live_message_and_its_newest_epoch_record() {
+    let mut stream = Stream::new(u64::MAX);
+    (1..4).for_each(|sequence| stream.store(vec![message(sequence)]));
+    stream.retention.handle_epoch(1000);
+    assert_eq!(stream.actions(), [RetentionAction::PurgeUpTo(99)]);
+    stream.store(vec![outcome(1, &[0])]);
+    assert_eq!(stream.actions(), []);
+    stream.store(vec![outcome(1, &[1]), outcome(3, &[0, 1])]);
+    assert_eq!(stream.actions(), [RetentionAction::PurgeUpTo(199)]);
+    stream.store(vec![outcome(2, &[0, 1])]);
+    assert_eq!(stream.actions(), [RetentionAction::PurgeUpTo(999)]);
+    assert_eq!(stream.retention.live_messages(), 0);
+}
+
+#[test]
+fn a_message_is_needed_until_the_batch_that_settles_it_is_stored() {
+    let mut stream = Stream::new(u64::MAX);
+    stream.store(vec![message(1)]);
+    stream.store(vec![message(2)]);
+    stream.retention.handle_epoch(1000);
+    stream.actions();
+    let partly = stream.queue(vec![outcome(1, &[0])]);
+    let settles = stream.queue(vec![outcome(1, &[1]), message(3)]);
+    assert_eq!(stream.retention.states(id(1)), None, "it is not copied any more");
+    stream.confirm(partly);
+    assert_eq!(stream.actions(), []);
+    stream.confirm(settles);
+    assert_eq!(stream.actions(), [RetentionAction::PurgeUpTo(199)]);
+}
+
+#[test]
+fn a_batch_of_which_only_a_part_is_stored_is_not_purged() {
+    let mut stream = Stream::new(u64::MAX);
+    stream.store(vec![message(1)]);
+    stream.store(vec![outcome(1, &[0, 1])]);
+    let begun = stream.queue(vec![message(2)]);
+    // The Epoch record is between its parts.
+    stream.retention.handle_epoch(350);
+    assert_eq!(stream.actions(), [RetentionAction::PurgeUpTo(299)]);
+    stream.confirm(begun);
+    assert_eq!(stream.actions(), []);
+}
+
+#[test]
+fn messages_at_the_start_are_copied_when_the_stream_is_mostly_dead() {
+    let mut stream = Stream::new(50_000);
+    stream.store(vec![message(1)]);
+    for sequence in 2..10 {
+        stream.store(vec![message(sequence)]);
+        stream.store(vec![outcome(sequence, &[0, 1])]);
+    }
+    stream.retention.handle_epoch(10_000);
+    stream.store(vec![outcome(1, &[1])]);
+    assert_eq!(stream.actions(), [RetentionAction::PurgeUpTo(99), RetentionAction::Copy(id(1))]);
+    let states = stream.retention.states(id(1)).unwrap();
+    assert_eq!(states, [(1, RecipientState::Delivered)]);
+    let copy = stream.queue(vec![RetainedEntry::Message { id: id(1), recipients: 2, states }]);
+    assert_eq!(stream.actions(), []);
+    stream.confirm(copy);
+    assert_eq!(stream.actions(), [RetentionAction::PurgeUpTo(copy.0 * 100 - 1)]);
+    assert_eq!(stream.retention.live_messages(), 1);
+    assert!(stream.retention.stored_bytes() < 30_000);
+}
+
+#[test]
+fn a_message_that_cannot_be_copied_keeps_its_record() {
+    let mut stream = Stream::new(0);
+    (1..4).for_each(|sequence| stream.store(vec![message(sequence)]));
+    stream.retention.handle_epoch(10_000);
+    stream.store(vec![outcome(2, &[0, 1]), outcome(3, &[0, 1])]);
+    assert_eq!(stream.actions(), [RetentionAction::PurgeUpTo(99), RetentionAction::Copy(id(1))]);
+    stream.retention.handle_copy_failed(id(1));
+    assert_eq!(stream.actions(), []);
+    stream.store(vec![outcome(1, &[0, 1])]);
+    assert_eq!(stream.actions(), [RetentionAction::PurgeUpTo(9_999)]);
+}

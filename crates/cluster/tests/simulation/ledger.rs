@@ -1,0 +1,143 @@
+//! What really happened, and what every reader of the stream must find.
+
+use std::collections::BTreeMap;
+
+use bytes::BytesMut;
+use cluster::lane::replay::{BatchReader, ReplayEvent};
+use cluster::lane::retention::{LaneRetention, RetainedEntry};
+use mail::QueueId;
+use spool::RecipientState;
+
+use crate::stream::Stream;
+
+/// Everything about one message.
+#[derive(Clone, Debug)]
+pub(crate) struct LedgerEntry {
+    pub(crate) content: Vec<u8>,
+    /// Its client was told that it is accepted.
+    pub(crate) is_acknowledged: bool,
+    /// Somebody has given it a final state, with these bounces (None: without one).
+    pub(crate) endings: Vec<Option<QueueId>>,
+    /// A final state is confirmed.
+    pub(crate) has_ended: bool,
+    /// Attempts that are confirmed.
+    pub(crate) attempts: u16,
+}
+
+#[derive(Default)]
+pub(crate) struct Ledger {
+    pub(crate) messages: BTreeMap<QueueId, LedgerEntry>,
+}
+
+/// A message that a reader of the stream finds live.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct FoundMessage {
+    pub(crate) content: Vec<u8>,
+    pub(crate) attempts: u16,
+}
+
+/// What a stream has up to a sequence.
+pub(crate) struct Found {
+    pub(crate) live: BTreeMap<QueueId, FoundMessage>,
+    pub(crate) retention: LaneRetention,
+}
+
+impl Ledger {
+    pub(crate) fn entry(&mut self, id: QueueId) -> &mut LedgerEntry {
+        self.messages.get_mut(&id).unwrap()
+    }
+
+    /// Nothing that was acknowledged is lost, and nothing that has ended is back.
+    pub(crate) fn check(&self, found: &Found) {
+        for (id, entry) in &self.messages {
+            match found.live.get(id) {
+                Some(live) => {
+                    assert!(live.content == entry.content, "{id} has other content");
+                    assert!(!entry.has_ended, "{id} has ended, and is back");
+                    assert!(live.attempts >= entry.attempts, "{id} has lost attempts");
+                }
+                None if entry.is_acknowledged => self.check_ending(*id, entry, found),
+                None => {}
+            }
+        }
+        assert!(found.live.keys().all(|id| self.messages.contains_key(id)));
+    }
+
+    fn check_ending(&self, id: QueueId, entry: &LedgerEntry, found: &Found) {
+        assert!(!entry.endings.is_empty(), "{id} is lost");
+        let is_there = |bounce: &QueueId| found.live.contains_key(bounce) || !self.messages[bounce].endings.is_empty();
+        let has_bounce = |ending: &Option<QueueId>| ending.as_ref().is_none_or(is_there);
+        assert!(entry.endings.iter().any(has_bounce), "the bounce of {id} is lost");
+    }
+}
+
+/// Reads a stream up to `last`.
+pub(crate) fn read(stream: &Stream, last: u64) -> Found {
+    let mut reader = BatchReader::new(stream.first_sequence());
+    let mut reading = Reading {
+        found: Found { live: BTreeMap::new(), retention: LaneRetention::new(crate::SLACK_BYTES) },
+        batch: Vec::new(),
+        contents: Vec::new(),
+    };
+    for sequence in stream.first_sequence()..=last {
+        reader.handle_record(sequence, stream.record(sequence).unwrap()).unwrap();
+        while let Some(event) = reader.poll_event() {
+            reading.take(event);
+        }
+    }
+    reader.finish();
+    reading.found
+}
+
+struct Reading {
+    found: Found,
+    batch: Vec<RetainedEntry>,
+    contents: Vec<BytesMut>,
+}
+
+impl Reading {
+    fn take(&mut self, event: ReplayEvent) {
+        match event {
+            ReplayEvent::Epoch { sequence, .. } => self.found.retention.handle_epoch(sequence),
+            ReplayEvent::Message(message) => {
+                let recipients = message.envelope.recipients.len() as u32;
+                self.batch.push(RetainedEntry::Message { id: message.id, recipients, states: message.states });
+                self.contents.push(BytesMut::new());
+            }
+            ReplayEvent::Content(bytes) => self.contents.last_mut().unwrap().extend_from_slice(&bytes),
+            ReplayEvent::Outcome { id, recipients, .. } => self.batch.push(RetainedEntry::Outcome { id, recipients }),
+            ReplayEvent::BatchComplete(range) => {
+                let batch = std::mem::take(&mut self.batch);
+                self.found.retention.handle_stored(range, batch.clone());
+                let mut contents = std::mem::take(&mut self.contents).into_iter();
+                batch.into_iter().for_each(|entry| self.apply(entry, &mut contents));
+            }
+            ReplayEvent::BatchDropped => {
+                self.batch.clear();
+                self.contents.clear();
+            }
+            ReplayEvent::Released => {}
+        }
+    }
+
+    fn apply(&mut self, entry: RetainedEntry, contents: &mut impl Iterator<Item = BytesMut>) {
+        let (id, states) = match entry {
+            RetainedEntry::Message { id, states, .. } => {
+                let content = contents.next().unwrap().to_vec();
+                self.found.live.entry(id).or_insert(FoundMessage { content, attempts: 0 });
+                (id, states)
+            }
+            RetainedEntry::Outcome { id, recipients } => (id, recipients),
+        };
+        for (_, state) in states {
+            match state {
+                RecipientState::Waiting { attempts, .. } => {
+                    if let Some(live) = self.found.live.get_mut(&id) {
+                        live.attempts = attempts;
+                    }
+                }
+                _ => drop(self.found.live.remove(&id)),
+            }
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! A stream as JetStream keeps it: records with sequences that only grow, a condition on the last one,
+//! purges from the start. Readers may see an earlier state.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use cluster::lane::{PublishFailure, Slot, StreamTail};
+use cluster::record::RecordHeader;
+
+#[derive(Default)]
+pub(crate) struct Stream {
+    records: VecDeque<Bytes>,
+    /// The records that were purged.
+    purged: u64,
+}
+
+impl Stream {
+    pub(crate) fn last_sequence(&self) -> u64 {
+        self.purged + self.records.len() as u64
+    }
+
+    pub(crate) fn first_sequence(&self) -> u64 {
+        self.purged + 1
+    }
+
+    pub(crate) fn publish(&mut self, expected_last: u64, record: Bytes) -> Result<u64, PublishFailure> {
+        if expected_last != self.last_sequence() {
+            return Err(PublishFailure::WrongLastSequence);
+        }
+        self.records.push_back(record);
+        Ok(self.last_sequence())
+    }
+
+    pub(crate) fn purge(&mut self, up_to: u64) {
+        assert!(up_to < self.last_sequence(), "the last record must stay");
+        while self.purged < up_to {
+            self.records.pop_front();
+            self.purged += 1;
+        }
+    }
+
+    pub(crate) fn record(&self, sequence: u64) -> Option<&Bytes> {
+        self.records.get(usize::try_from(sequence.checked_sub(self.purged + 1)?).ok()?)
+    }
+
+    /// What a copy that lags by `lag` records says, together with the leader's last sequence if
+    /// `is_mixed`.
+    pub(crate) fn slot(&self, sequence: u64, lag: u64, is_mixed: bool) -> Slot {
+        let visible = self.visible(lag);
+        match self.record(sequence) {
+            Some(record) if sequence <= visible => Slot::Stored(record.clone()),
+            _ => Slot::Absent { last_sequence: if is_mixed { self.last_sequence() } else { visible } },
+        }
+    }
+
+    pub(crate) fn tail(&self, lag: u64) -> StreamTail {
+        let last_sequence = self.visible(lag);
+        let record = self.record(last_sequence).map(|record| RecordHeader::read(record).unwrap());
+        StreamTail { last_sequence, first_sequence: self.first_sequence(), record }
+    }
+
+    /// The last sequence that a copy knows which lags by `lag` records.
+    fn visible(&self, lag: u64) -> u64 {
+        let lag = lag.min((self.records.len() as u64).saturating_sub(1));
+        self.last_sequence() - lag
+    }
+}

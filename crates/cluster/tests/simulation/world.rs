@@ -1,0 +1,324 @@
+//! The servers, the network and three nodes, on a virtual clock in microseconds. Everything that may
+//! go wrong does, by a seed: requests and answers are lost, late, doubled and out of order; copies of
+//! the stream lag; servers are away; nodes are stopped, cut off, held back and killed.
+
+use std::collections::BTreeMap;
+
+use cluster::lane::{PublishFailure, RecordSubject};
+use sim::Random;
+
+use crate::ledger::{Ledger, read};
+use crate::node::{Answer, Clock, Context, Node, Request};
+use crate::stream::Stream;
+
+const NODES: usize = 3;
+const MS: u64 = 1_000;
+const SECOND: u64 = 1_000 * MS;
+
+/// A node, and how often it was killed before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Life {
+    node: usize,
+    deaths: u64,
+    /// The role in which it sent a request.
+    role: u64,
+}
+
+#[derive(Debug)]
+enum Event {
+    Request(Life, Request),
+    Answer(Life, Answer),
+    /// Ignored if the node has another timeout meanwhile.
+    Timeout(Life, u64),
+    Work(Life),
+    Start(usize),
+    Fault,
+}
+
+/// A node with what holds it up.
+struct Host {
+    node: Option<Node>,
+    deaths: u64,
+    timeout: Option<u64>,
+    stopped_until: u64,
+    /// Until then nothing reaches it or leaves it.
+    cut_off_until: u64,
+    /// Until then what it sends waits on the way.
+    held_until: u64,
+}
+
+pub(crate) struct World {
+    random: Random,
+    now: u64,
+    next_event: u64,
+    events: BTreeMap<(u64, u64), Event>,
+    stream: Stream,
+    hosts: Vec<Host>,
+    ledger: Ledger,
+    has_faults: bool,
+    servers_away_until: u64,
+    /// The longest usual time of a message on its way.
+    delay_max: u64,
+    pub(crate) claims: u64,
+}
+
+impl World {
+    pub(crate) fn new(seed: u64) -> Self {
+        let host = |_| Host { node: None, deaths: 0, timeout: None, stopped_until: 0, cut_off_until: 0, held_until: 0 };
+        let mut world = World {
+            random: Random::new(seed),
+            now: 0,
+            next_event: 0,
+            events: BTreeMap::new(),
+            stream: Stream::default(),
+            hosts: (0..NODES).map(host).collect(),
+            ledger: Ledger::default(),
+            has_faults: true,
+            servers_away_until: 0,
+            delay_max: 5 * MS,
+            claims: 0,
+        };
+        (0..NODES).for_each(|node| world.start(node));
+        world.schedule(SECOND, Event::Fault);
+        world
+    }
+
+    /// Runs with faults, and then without.
+    pub(crate) fn run(&mut self, seconds: u64, quiet_seconds: u64) {
+        self.run_until(seconds * SECOND);
+        self.has_faults = false;
+        self.delay_max = 5 * MS;
+        self.run_until((seconds + quiet_seconds) * SECOND);
+    }
+
+    /// What must hold when nothing has gone wrong for a while.
+    pub(crate) fn check_end(&self) {
+        let owners = self.hosts.iter().filter(|host| host.may_deliver(self.now)).count();
+        assert_eq!(owners, 1, "one node owns the lane and may deliver");
+        self.ledger.check(&read(&self.stream, self.stream.last_sequence()));
+    }
+
+    pub(crate) fn acknowledged(&self) -> usize {
+        self.ledger.messages.values().filter(|message| message.is_acknowledged).count()
+    }
+
+    pub(crate) fn purged(&self) -> u64 {
+        self.stream.first_sequence() - 1
+    }
+
+    fn run_until(&mut self, end: u64) {
+        while let Some(first) = self.events.first_entry()
+            && first.key().0 <= end
+        {
+            let ((at, _), event) = first.remove_entry();
+            self.now = at;
+            self.handle(event);
+            let owners = self.hosts.iter().filter(|host| host.may_deliver(self.now)).count();
+            assert!(owners <= 1, "{owners} nodes may deliver at {}", self.now);
+        }
+        self.now = end;
+    }
+
+    fn schedule(&mut self, at: u64, event: Event) {
+        self.next_event += 1;
+        self.events.insert((at, self.next_event), event);
+    }
+
+    fn start(&mut self, node: usize) {
+        let clock = Clock::random(&mut self.random);
+        let host = &mut self.hosts[node];
+        host.node = Some(Node::new(node, clock, self.now));
+        let life = Life { node, deaths: host.deaths, role: 0 };
+        self.schedule_timeout(life);
+        self.schedule(self.now + SECOND, Event::Work(life));
+    }
+
+    fn handle(&mut self, event: Event) {
+        match event {
+            Event::Request(life, request) => self.serve(life, request),
+            Event::Answer(life, answer) => self.pass(life, answer),
+            Event::Timeout(life, at) => {
+                if (self.hosts[life.node].timeout, self.hosts[life.node].deaths) == (Some(at), life.deaths) {
+                    self.hosts[life.node].timeout = None;
+                    self.pass(life, Answer::Timeout);
+                }
+            }
+            Event::Work(life) => {
+                let next = self.now + 20 * MS + self.random.below(300 * MS);
+                if self.hosts[life.node].deaths == life.deaths {
+                    self.schedule(next, Event::Work(life));
+                    self.pass(life, Answer::Work);
+                }
+            }
+            Event::Start(node) => self.start(node),
+            Event::Fault => self.fail_something(),
+        }
+    }
+
+    /// Passes something to a node, if it still lives; when it goes on, if it is stopped.
+    fn pass(&mut self, life: Life, answer: Answer) {
+        let host = &mut self.hosts[life.node];
+        if host.deaths != life.deaths {
+            return;
+        }
+        if host.stopped_until > self.now {
+            let at = host.stopped_until;
+            self.schedule(at, Event::Answer(life, answer));
+            return;
+        }
+        let Some(node) = &mut host.node else { return };
+        if matches!(answer, Answer::Published(..) | Answer::Slot(..)) && node.roles != life.role {
+            return;
+        }
+        let mut context = Context {
+            now: node.clock.local(self.now),
+            random: &mut self.random,
+            ledger: &mut self.ledger,
+            stream: &self.stream,
+            requests: Vec::new(),
+            may_release: self.has_faults,
+            claims: 0,
+        };
+        node.handle(answer, &mut context);
+        let (requests, claims) = (context.requests, context.claims);
+        let life = Life { role: node.roles, ..life };
+        self.claims += claims;
+        self.send_all(life, requests);
+    }
+
+    /// Sends what a node wants to send; it may be killed between any two of them.
+    fn send_all(&mut self, life: Life, requests: Vec<Request>) {
+        for request in requests {
+            if self.has_faults && self.random.below(3_000) == 0 {
+                self.kill(life.node);
+                return;
+            }
+            self.send(life, request);
+        }
+        self.schedule_timeout(life);
+    }
+
+    fn schedule_timeout(&mut self, life: Life) {
+        let host = &mut self.hosts[life.node];
+        let due = host.node.as_ref().and_then(Node::timeout).map(|due| due.max(self.now + 1));
+        if host.timeout != due {
+            host.timeout = due;
+            due.into_iter().for_each(|due| self.schedule(due, Event::Timeout(life, due)));
+        }
+    }
+
+    fn send(&mut self, life: Life, request: Request) {
+        let publish = match &request {
+            Request::Publish { id, .. } => Some(*id),
+            _ => None,
+        };
+        if self.is_lost(life.node) {
+            // The client may notice that its connection is gone.
+            if let Some(id) = publish
+                && self.random.chance(30)
+            {
+                let failure = Answer::Published(id, Err(PublishFailure::Unavailable));
+                self.schedule(self.now + MS, Event::Answer(life, failure));
+            }
+            return;
+        }
+        let at = self.delay(life.node);
+        if publish.is_some() && self.has_faults && self.random.chance(1) {
+            let again = self.delay(life.node);
+            self.schedule(again, Event::Request(life, request.clone()));
+        }
+        self.schedule(at, Event::Request(life, request));
+    }
+
+    fn serve(&mut self, life: Life, request: Request) {
+        if self.servers_away_until > self.now {
+            return;
+        }
+        let lag = if self.has_faults && self.random.chance(10) { self.random.below(6) } else { 0 };
+        let answer = match request {
+            Request::Publish { id, subject, expected_last, record } => {
+                if subject == RecordSubject::Renew {
+                    self.announce(life.node);
+                }
+                if self.has_faults && self.random.below(500) == 0 {
+                    Answer::Published(id, Err(PublishFailure::StreamFull))
+                } else {
+                    Answer::Published(id, self.stream.publish(expected_last, record))
+                }
+            }
+            Request::Read { sequence } => {
+                let is_mixed = self.random.chance(50);
+                Answer::Slot(sequence, Ok(self.stream.slot(sequence, lag, is_mixed)))
+            }
+            Request::ReadTail => Answer::Tail(Ok(self.stream.tail(lag))),
+            Request::Purge(up_to) => return self.stream.purge(up_to),
+        };
+        if !self.is_lost(life.node) {
+            let at = self.delay(life.node);
+            self.schedule(at, Event::Answer(life, answer));
+        }
+    }
+
+    /// The other nodes hear a Renew record, whether it was stored or not.
+    fn announce(&mut self, from: usize) {
+        for node in (0..NODES).filter(|node| *node != from) {
+            if !self.is_lost(node) {
+                let (at, life) = (self.delay(node), Life { node, deaths: self.hosts[node].deaths, role: 0 });
+                self.schedule(at, Event::Answer(life, Answer::Renewed));
+            }
+        }
+    }
+
+    fn is_lost(&mut self, node: usize) -> bool {
+        self.hosts[node].cut_off_until > self.now || self.has_faults && self.random.chance(1)
+    }
+
+    /// When something that is sent now arrives.
+    fn delay(&mut self, node: usize) -> u64 {
+        let sent = self.now.max(self.hosts[node].held_until);
+        let is_late = self.has_faults && self.random.below(300) == 0;
+        sent + 1 + self.random.below(if is_late { 15 * SECOND } else { self.delay_max })
+    }
+
+    fn kill(&mut self, node: usize) {
+        let host = &mut self.hosts[node];
+        host.node = None;
+        host.deaths += 1;
+        host.timeout = None;
+        let again = self.now + self.random.below(20 * SECOND);
+        self.schedule(again, Event::Start(node));
+    }
+
+    fn fail_something(&mut self) {
+        if !self.has_faults {
+            return;
+        }
+        let node = self.random.below(NODES as u64) as usize;
+        let node = self
+            .hosts
+            .iter()
+            .position(|host| host.may_deliver(self.now))
+            .filter(|_| self.random.chance(60))
+            .unwrap_or(node);
+        // Often about as long as it takes others to claim the lane.
+        let long = self.random.pick(&[200 * MS, 3 * SECOND, 8 * SECOND, 25 * SECOND]);
+        let until = self.now + self.random.below(long);
+        match self.random.below(8) {
+            0 => self.hosts[node].stopped_until = until,
+            1 => self.hosts[node].cut_off_until = until,
+            2 | 3 => self.hosts[node].held_until = until,
+            4 => self.servers_away_until = until,
+            5 => self.delay_max = self.random.pick(&[2 * MS, 50 * MS, 1_000 * MS, 3_000 * MS]),
+            6 if self.hosts[node].node.is_some() => self.kill(node),
+            _ => {}
+        }
+        let next = self.now + self.random.below(6 * SECOND);
+        self.schedule(next, Event::Fault);
+    }
+}
+
+impl Host {
+    fn may_deliver(&self, now: u64) -> bool {
+        self.node.as_ref().is_some_and(|node| node.may_deliver(now))
+    }
+}

@@ -1,0 +1,84 @@
+//! The answers about the cluster as text.
+
+use mail::Timestamp;
+use serde_json::Value;
+
+use super::columns::{Align, ColumnTable};
+
+/// `mailrace cluster status`.
+pub fn lane_table(rows: &[Value]) -> Vec<String> {
+    let (left, right) = (Align::Left, Align::Right);
+    let columns = [
+        ("LANE", left),
+        ("ROLE", left),
+        ("EPOCH", right),
+        ("SEQUENCE", right),
+        ("MESSAGES", right),
+        ("WAITING", right),
+        ("LEASE", right),
+    ];
+    let mut table = ColumnTable::new(&columns);
+    for row in rows {
+        let lease =
+            row["lease_ms"].as_u64().map_or_else(|| "-".into(), |ms| format!("{}.{}s", ms / 1000, ms % 1000 / 100));
+        let keys = ["lane", "role", "epoch", "sequence", "messages", "bytes_waiting"];
+        table.row(keys.iter().map(|key| cell(&row[*key])).chain([lease]).collect());
+    }
+    table.lines().collect()
+}
+
+/// `mailrace cluster nodes`. A line below the table says whether configurations differ.
+pub fn node_table(rows: &[Value]) -> Vec<String> {
+    let (left, right) = (Align::Left, Align::Right);
+    let columns = [("NODE", left), ("VERSION", left), ("STARTED", left), ("LANES", right), ("CONFIGURATION", left)];
+    let mut table = ColumnTable::new(&columns);
+    for row in rows {
+        let here = if row["here"] == true { "*" } else { "" };
+        let started = Timestamp(row["started"].as_u64().unwrap_or_default()).to_rfc3339();
+        let lanes = row["lanes"].as_array().map_or(0, Vec::len);
+        let name = format!("{}{here}", cell(&row["node"]));
+        table.row(vec![name, cell(&row["version"]), started, lanes.to_string(), cell(&row["configuration"])]);
+    }
+    let mut lines: Vec<String> = table.lines().collect();
+    if rows.windows(2).any(|pair| pair[0]["configuration"] != pair[1]["configuration"]) {
+        lines.push("The configurations differ.".into());
+    }
+    lines
+}
+
+fn cell(value: &Value) -> String {
+    match value {
+        Value::Null => "-".to_owned(),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn lanes_and_nodes_are_tables() {
+        let lane = json!({"lane": "2D-0", "role": "owner", "epoch": 3, "sequence": 1200, "messages": 7,
+            "bytes_waiting": 0, "lease_ms": 2940});
+        let other = json!({"lane": "2E-0", "role": "watched", "epoch": null, "sequence": null, "messages": null,
+            "bytes_waiting": null, "lease_ms": null});
+        let expected = [
+            "LANE  ROLE     EPOCH  SEQUENCE  MESSAGES  WAITING  LEASE",
+            "2D-0  owner        3      1200         7        0   2.9s",
+            "2E-0  watched      -         -         -        -      -",
+        ];
+        assert_eq!(lane_table(&[lane, other]), expected);
+        let node = |name, configuration| {
+            json!({"node": name, "here": name == "a", "version": "0.3.0", "started": 0, "lanes": ["2D-0"],
+            "configuration": configuration})
+        };
+        assert_eq!(node_table(&[node("a", "1f"), node("b", "1f")]).len(), 3);
+        let lines = node_table(&[node("a", "1f"), node("b", "2f")]);
+        assert!(lines[1].starts_with("a*") && lines[2].starts_with("b "), "{lines:?}");
+        assert_eq!(lines[3], "The configurations differ.");
+    }
+}

@@ -1,0 +1,37 @@
+//! The commands about the cluster.
+
+use serde_json::Value;
+
+use control::cluster_text;
+use control::request::ControlRequest;
+
+use super::{print, request_text, rows};
+use config::Config;
+
+/// `mailrace cluster status`.
+pub fn print_lanes(config: &Config, as_json: bool) -> anyhow::Result<()> {
+    print_rows(config, &ControlRequest::ClusterStatus, as_json, cluster_text::lane_table)
+}
+
+/// `mailrace cluster nodes`.
+pub fn print_nodes(config: &Config, as_json: bool) -> anyhow::Result<()> {
+    print_rows(config, &ControlRequest::ClusterNodes, as_json, cluster_text::node_table)
+}
+
+/// `mailrace cluster drain`.
+pub fn drain_node(config: &Config) -> anyhow::Result<()> {
+    request_text(&config.admin.socket, &ControlRequest::ClusterDrain).map(drop)
+}
+
+fn print_rows(
+    config: &Config,
+    request: &ControlRequest,
+    as_json: bool,
+    table: fn(&[Value]) -> Vec<String>,
+) -> anyhow::Result<()> {
+    let answer = request_text(&config.admin.socket, request)?;
+    match as_json {
+        true => print(answer.lines()),
+        false => print(table(&rows(&answer)?)),
+    }
+}
