@@ -286,7 +286,7 @@ async fn claim_own(
         sleep(RETRY_DELAY).await;
     }
     let (tail, newest) = until_answered(log, || end_of(&stream)).await;
-    if let Some(other) = newest.filter(|newest| newest.record.node != shared.parts.config.node) {
+    if let Some(other) = newest.as_ref().filter(|newest| newest.record.node != shared.parts.config.node) {
         return Err(NodeError::LaneLost { lane, reason: format!("node {}", other.record.node) });
     }
     let handle = claim(shared, stream, (&tail, newest.as_ref()), spool_epoch);
