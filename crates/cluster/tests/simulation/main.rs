@@ -15,7 +15,7 @@ use world::World;
 /// Small, so that messages are copied and the stream is purged.
 const SLACK_BYTES: u64 = 20_000;
 
-const SEEDS: u64 = 100;
+const SEEDS: u64 = 200;
 
 #[test]
 fn no_acknowledged_message_is_lost_and_never_do_two_nodes_own_a_lane() {
