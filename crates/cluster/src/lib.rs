@@ -6,11 +6,32 @@
 //! nodes that write, one is refused.
 //!
 //! [`record`] and [`codec`] are the format. [`lane`] has the state machines of one lane, which have no
-//! clock, no socket and no async code.
+//! clock, no socket and no async code. [`Connection`] is the adapter to the servers; a [`LaneTask`]
+//! moves what a lane's state machines decide to its stream, and [`ClusterStep`] passes the batches of
+//! the spool to the tasks. A [`ClusterNode`] decides which lanes it claims, and restores those of others.
 
+mod clock;
 pub mod codec;
+mod config;
+mod credentials;
+mod jetstream;
 pub mod lane;
+mod lane_task;
 mod names;
+mod node;
 pub mod record;
+mod step;
+mod thread;
 
+pub use clock::boot_time;
+pub use config::{ClusterConfig, ClusterTls, NatsServer, NatsServerError};
+pub use credentials::{CredentialsError, check_credentials};
+pub use jetstream::{
+    AskError, Connection, LaneStream, NewestEpoch, NodeEntry, NodeRequest, NodesBucket, OpenError, ReadError,
+    StreamError, WRITE_INTERVAL, control_subject,
+};
+pub use lane_task::{ClaimedLane, LaneEnd, LaneHandle, LaneStatus, LaneTask, ReadMessage};
 pub use names::{ClusterName, InvalidName, NodeName};
+pub use node::{AdmitMessages, ClusterNode, LaneReport, NodeError, NodeParts, StartingNode};
+pub use step::ClusterStep;
+pub use thread::ClusterThread;

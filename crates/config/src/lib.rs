@@ -143,6 +143,8 @@ pub struct Config {
     pub signing: SigningSettings,
     /// Senders of forwarded mail; None: they stay.
     pub srs: Option<SrsSettings>,
+    /// The cluster that this server is a node of; None: it stands alone.
+    pub cluster: Option<cluster::ClusterConfig>,
     /// The spool.
     pub spool: SpoolSettings,
     /// The log.

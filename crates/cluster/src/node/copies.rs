@@ -48,9 +48,11 @@ pub(super) async fn compare(shared: Arc<NodeShared>, handle: LaneHandle, opened:
     let outcomes: Vec<_> = finished.map(|(id, count)| withdrawal(*id, *count)).collect();
     let missing = on_disk.iter().copied().filter(|id| !recipients.contains_key(id));
     let missing: Vec<QueueId> = missing.filter(|id| LaneId::epoch_of(*id) < opened.epoch).collect();
-    let fields: [(&'static str, &dyn std::fmt::Display); 3] =
-        [("lane", &opened.lane), ("to_copy", &missing.len()), ("finished", &outcomes.len())];
-    shared.log(LogLevel::Info, "compared a lane with its stream", &fields);
+    shared.log(
+        LogLevel::Info,
+        "compared a lane with its stream",
+        &[("lane", &opened.lane), ("to_copy", &missing.len()), ("finished", &outcomes.len())],
+    );
     let outcomes = outcomes.into_iter().map(|outcome| submit(&handle, opened.lane, vec![outcome]));
     let copies = missing.iter().map(|id| copy(&shared, &handle, opened.lane, *id));
     let all_stored = |results: Vec<Result<(), String>>| results.into_iter().collect::<Result<(), String>>();

@@ -65,6 +65,10 @@ pub(super) fn replay(
                 sink.take(event)?;
             }
         }
+        reader.finish();
+        while let Some(event) = reader.poll_event() {
+            sink.take(event)?;
+        }
     }
     Ok(sink.finish())
 }

@@ -21,13 +21,14 @@ use super::copies::{self, OpenedLane};
 use super::folders::{AdoptedFolder, Aside, LaneFolders};
 use super::{AdmitMessages, ClusterNode, NodeError, NodeParts, NodeShared, RETRY_DELAY, millis_since_1970, watch};
 use crate::clock::boot_time;
-use crate::lane::StreamTail;
 use crate::lane::owner::{Claim, LaneOwner};
+use crate::lane::{ReadFailure, StreamTail, TailFailure};
 use crate::thread::ClusterThread;
-use crate::{ClusterConfig, ClusterStep, Connection, LaneHandle, LaneStream, LaneTask, NewestEpoch};
+use crate::{ClusterConfig, ClusterStep, Connection, LaneHandle, LaneStream, LaneTask, NewestEpoch, StreamError};
 
 /// Bytes of a lane's records that are on their way at the same time.
 const IN_FLIGHT_BYTES_MAX: u64 = 8 << 20;
+const NO_ANSWER: &str = "the NATS servers do not answer";
 /// How long closing the spool waits for the servers.
 const CLOSE_WAIT: Duration = Duration::from_secs(5);
 
@@ -244,7 +245,7 @@ impl FolderSorting<'_> {
 
     async fn ownership(&self, lane: LaneId, epoch: u32) -> LaneOwnership {
         let stream = self.connection.lane_stream(lane);
-        let newest = until_answered(&*self.parts.log, || stream.newest_epoch()).await;
+        let newest = until_answered(&*self.parts.log, || newest_epoch(&stream)).await;
         match newest {
             Some(newest) if newest.record.node != self.parts.config.node => {
                 LaneOwnership::Gone(format!("node {} has taken it over", newest.record.node))
@@ -279,13 +280,13 @@ async fn claim_own(
     loop {
         match stream.ensure().await {
             Ok(()) => break,
-            Err(error) if !error.is_temporary() => return Err(error.into()),
+            Err(error @ StreamError::Refused { .. }) => return Err(error.into()),
             Err(error) => log_wait(log, &error),
         }
         sleep(RETRY_DELAY).await;
     }
     let (tail, newest) = until_answered(log, || end_of(&stream)).await;
-    if let Some(other) = newest.filter(|newest| newest.record.node != shared.parts.config.node) {
+    if let Some(other) = newest.as_ref().filter(|newest| newest.record.node != shared.parts.config.node) {
         return Err(NodeError::LaneLost { lane, reason: format!("node {}", other.record.node) });
     }
     let handle = claim(shared, stream, (&tail, newest.as_ref()), spool_epoch);
@@ -316,12 +317,24 @@ pub(super) fn claim(
 
 /// The end of a stream, and the newest epoch up to there. They are asked one after the other, maybe
 /// of different servers: if the last record is of a later epoch, they do not belong together.
-pub(super) async fn end_of(stream: &LaneStream) -> Result<(StreamTail, Option<NewestEpoch>), String> {
-    let tail = stream.tail().await.map_err(|error| format!("{error:?}"))?;
-    let newest = stream.newest_epoch().await.map_err(|error| format!("{error:?}"))?;
+pub(super) async fn end_of(stream: &LaneStream) -> Result<(StreamTail, Option<NewestEpoch>), &'static str> {
+    let tail = stream.tail().await.map_err(|failure| match failure {
+        TailFailure::Foreign => "the last record of the stream is not one of Mailrace",
+        TailFailure::NoStream | TailFailure::Unavailable => NO_ANSWER,
+    })?;
+    let newest = newest_epoch(stream).await?;
     let last = tail.record.as_ref().map(|record| record.epoch);
     match last <= newest.as_ref().map(|newest| newest.header.epoch) {
         true => Ok((tail, newest)),
-        false => Err("the servers of a stream do not agree on its last epoch yet".into()),
+        false => Err("the servers of a stream do not agree on its last epoch yet"),
+    }
+}
+
+/// The newest epoch of a stream; None also if there is no stream.
+async fn newest_epoch(stream: &LaneStream) -> Result<Option<NewestEpoch>, &'static str> {
+    match stream.newest_epoch().await {
+        Ok(newest) => Ok(newest),
+        Err(ReadFailure::NoStream) => Ok(None),
+        Err(ReadFailure::Unavailable) => Err(NO_ANSWER),
     }
 }

@@ -4,6 +4,7 @@
 
 mod access;
 mod auth;
+mod cluster;
 mod domains;
 mod external;
 mod limits;
@@ -109,6 +110,7 @@ fn read_document(mut document: Section<'_, '_>, machine: &str) -> Config {
         bounce: limits::bounce(&mut document),
         signing: signing::signing(&mut document, &table_names, &data_dir),
         srs: srs::srs(&mut document, &hostname, &data_dir),
+        cluster: cluster::cluster(&mut document, machine, &data_dir),
         spool: storage::spool(&mut document, &data_dir, limits.spill_above, &mut load.limits),
         log: storage::log(&mut document, &data_dir),
         admin: storage::admin(&mut document, &data_dir),

@@ -23,7 +23,7 @@ pub(super) fn differences(old: &Config, new: &Config) -> Vec<ConfigDifference> {
 }
 
 /// Settings that folders, threads or the process depend on.
-fn restart_keys(old: &Config, new: &Config) -> [(&'static str, bool); 13] {
+fn restart_keys(old: &Config, new: &Config) -> [(&'static str, bool); 14] {
     let (spool, other) = (&old.spool, &new.spool);
     [
         ("data_dir", old.data_dir != new.data_dir),
@@ -37,6 +37,7 @@ fn restart_keys(old: &Config, new: &Config) -> [(&'static str, bool); 13] {
         ("[log] format", old.log.format != new.log.format),
         ("[log] to", old.log.to != new.log.to),
         ("[log] queue", old.log.queue != new.log.queue),
+        ("[cluster]", old.cluster != new.cluster),
         ("[reports]", old.reports != new.reports),
         ("[admin] socket", old.admin.socket != new.admin.socket),
     ]
@@ -84,6 +85,7 @@ fn reload_keys(old: &Config, new: &Config) -> [(&'static str, bool); 32] {
         bounce,
         signing,
         srs,
+        cluster: _,
         spool: _,
         api,
     } = new;

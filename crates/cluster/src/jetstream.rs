@@ -1,0 +1,14 @@
+//! The adapter to NATS JetStream: one connection, and on it the streams of lanes, signs of life, and
+//! the nodes of the cluster.
+
+mod connection;
+mod lane_stream;
+mod names;
+mod nodes;
+mod renewals;
+
+pub use connection::{Connection, OpenError};
+pub use lane_stream::{LaneStream, NewestEpoch, ReadError, StreamError};
+pub use names::control_subject;
+pub(crate) use names::parse_lane;
+pub use nodes::{AskError, NodeEntry, NodeRequest, NodesBucket, WRITE_INTERVAL};

@@ -1,0 +1,250 @@
+//! The connection of a node to the servers.
+//!
+//! There is one for all lanes of a node. It is opened once, checks what it finds (version, JetStream,
+//! rights), and then reconnects by itself, for ever. While it is away, requests fail at once instead
+//! of waiting: what they would have said is old when it is back. Only servers that the configuration
+//! names are used, never those that other servers announce.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use async_nats::jetstream::context::{ContextBuilder, RequestErrorKind};
+use async_nats::jetstream::response::Response;
+use async_nats::jetstream::{self, ErrorCode};
+use async_nats::{Client, ConnectErrorKind, ConnectOptions, Event, connection::State};
+use tokio::sync::watch;
+
+use crate::config::ClusterConfig;
+use crate::credentials::{CredentialsError, add_credentials};
+
+/// The first version whose servers check `Nats-Expected-Last-Sequence` for pipelined publishes as
+/// this crate needs it. Older ones were not tried.
+const SERVER_VERSION_MIN: [u32; 3] = [2, 9, 10];
+
+/// How long an answer of the servers may take.
+pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How long a server may take to accept a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The time between pings. The third one without an answer ends the connection.
+const PING_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The longest time between attempts to reconnect.
+const RECONNECT_DELAY_MAX: Duration = Duration::from_secs(1);
+
+/// An open connection; clones share it.
+#[derive(Clone)]
+pub struct Connection {
+    shared: Arc<ConnectionShared>,
+}
+
+struct ConnectionShared {
+    client: Client,
+    context: jetstream::Context,
+    config: ClusterConfig,
+    /// Counts disconnections.
+    disconnections: watch::Receiver<u64>,
+}
+
+/// Why a connection could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The file of credentials cannot be used.
+    #[error("cannot use the credentials in {}: {error}", path.display())]
+    Credentials {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        error: CredentialsError,
+    },
+    /// A server does not let this node in.
+    #[error("the NATS servers refuse this node: check `cluster.credentials_file` ({0})")]
+    Refused(String),
+    /// The certificates cannot be used.
+    #[error("cannot set up TLS for the NATS servers: {0}")]
+    Tls(String),
+    /// The server is older than this crate can use safely.
+    #[error("NATS server {server} has version {version}; versions from 2.9.10 on can fence a lane")]
+    TooOld {
+        /// Its name.
+        server: String,
+        /// Its version.
+        version: String,
+    },
+    /// The servers store nothing.
+    #[error("JetStream is not enabled on NATS server {server}: set `jetstream {{}}` in its configuration")]
+    NoJetStream {
+        /// The name of the server.
+        server: String,
+    },
+    /// No server answers now; one may do so later.
+    #[error("no NATS server can be used now: {0}")]
+    Unreachable(String),
+}
+
+impl OpenError {
+    /// Whether the same attempt may succeed later without a change of the configuration.
+    pub fn is_temporary(&self) -> bool {
+        matches!(self, OpenError::Unreachable(_))
+    }
+}
+
+impl Connection {
+    /// Connects to one of the servers, and checks it. Each server is tried once.
+    pub async fn open(config: &ClusterConfig) -> Result<Connection, OpenError> {
+        let (disconnected, disconnections) = watch::channel(0);
+        let options = options(config, disconnected)?;
+        let servers: Vec<_> = config.servers.iter().map(|server| server.address()).collect();
+        let client = options.connect(servers).await.map_err(connect_error)?;
+        let context = ContextBuilder::new().timeout(REQUEST_TIMEOUT).build(client.clone());
+        let shared = ConnectionShared { client, context, config: config.clone(), disconnections };
+        let connection = Connection { shared: Arc::new(shared) };
+        connection.check_server().await?;
+        Ok(connection)
+    }
+
+    /// Whether a server is connected now.
+    pub fn is_connected(&self) -> bool {
+        self.shared.client.connection_state() == State::Connected
+    }
+
+    /// The name and the version of the server that is connected, or was last.
+    pub fn server(&self) -> (String, String) {
+        let info = self.shared.client.server_info();
+        let name = if info.server_name.is_empty() { info.server_id } else { info.server_name };
+        (name, info.version)
+    }
+
+    /// The largest message that the servers take, in bytes.
+    pub fn payload_bytes_max(&self) -> usize {
+        self.shared.client.max_payload()
+    }
+
+    /// The bytes that were sent to the servers and received from them.
+    pub fn traffic(&self) -> (u64, u64) {
+        let statistics = self.shared.client.statistics();
+        (statistics.out_bytes.load(Relaxed), statistics.in_bytes.load(Relaxed))
+    }
+
+    /// How often the connection broke.
+    pub fn disconnections(&self) -> u64 {
+        *self.shared.disconnections.borrow()
+    }
+
+    /// Ends when the connection breaks the next time, or is closed.
+    pub(crate) fn next_disconnection(&self) -> impl Future<Output = ()> + Send + use<> {
+        let mut disconnections = self.shared.disconnections.clone();
+        disconnections.mark_unchanged();
+        async move { drop(disconnections.changed().await) }
+    }
+
+    /// Sends what waits, and closes the connection.
+    pub async fn close(&self) {
+        // If it fails, it is closed already.
+        drop(self.shared.client.drain().await);
+    }
+
+    pub(crate) fn client(&self) -> &Client {
+        &self.shared.client
+    }
+
+    pub(crate) fn context(&self) -> &jetstream::Context {
+        &self.shared.context
+    }
+
+    pub(crate) fn config(&self) -> &ClusterConfig {
+        &self.shared.config
+    }
+
+    async fn check_server(&self) -> Result<(), OpenError> {
+        let (server, version) = self.server();
+        if parse_version(&version).is_none_or(|version| version < SERVER_VERSION_MIN) {
+            return Err(OpenError::TooOld { server, version });
+        }
+        // What is in the answer depends on the version; that there is one is enough.
+        let answer: Result<Response<serde_json::Value>, _> = self.context().request("INFO", b"").await;
+        match answer {
+            Ok(Response::Ok(_)) => Ok(()),
+            Ok(Response::Err { error }) if is_disabled(error.error_code()) => Err(OpenError::NoJetStream { server }),
+            Ok(Response::Err { error }) => Err(OpenError::Unreachable(format!("JetStream does not answer: {error}"))),
+            Err(error) if error.kind() == RequestErrorKind::NoResponders => Err(OpenError::NoJetStream { server }),
+            Err(error) => Err(OpenError::Unreachable(format!("JetStream does not answer: {error}"))),
+        }
+    }
+}
+
+fn options(config: &ClusterConfig, disconnected: watch::Sender<u64>) -> Result<ConnectOptions, OpenError> {
+    let mut options = ConnectOptions::new()
+        .name(format!("mailrace {} {}", config.name, config.node))
+        .connection_timeout(CONNECT_TIMEOUT)
+        .request_timeout(Some(REQUEST_TIMEOUT))
+        .ping_interval(PING_INTERVAL)
+        .reconnect_delay_callback(reconnect_delay)
+        .ignore_discovered_servers()
+        .event_callback(move |event| {
+            if event == Event::Disconnected {
+                disconnected.send_modify(|count| *count += 1);
+            }
+            std::future::ready(())
+        });
+    if let Some(ca_file) = &config.tls.ca_file {
+        options = options.add_root_certificates(ca_file.clone());
+    }
+    if let Some((certificate, key)) = &config.tls.certificate {
+        options = options.add_client_certificate(certificate.clone(), key.clone());
+    }
+    let Some(path) = &config.credentials_file else { return Ok(options) };
+    add_credentials(options, path).map_err(|error| OpenError::Credentials { path: path.clone(), error })
+}
+
+/// The first attempts follow at once: there may be other servers.
+fn reconnect_delay(attempts: usize) -> Duration {
+    let doublings = u32::try_from(attempts.saturating_sub(2)).unwrap_or(u32::MAX).min(16);
+    if attempts < 2 { Duration::ZERO } else { RECONNECT_DELAY_MAX.min(Duration::from_millis(1 << doublings)) }
+}
+
+fn connect_error(error: async_nats::ConnectError) -> OpenError {
+    match error.kind() {
+        ConnectErrorKind::Authentication | ConnectErrorKind::AuthorizationViolation => {
+            OpenError::Refused(error.to_string())
+        }
+        ConnectErrorKind::Tls => OpenError::Tls(error.to_string()),
+        _ => OpenError::Unreachable(error.to_string()),
+    }
+}
+
+fn is_disabled(code: ErrorCode) -> bool {
+    matches!(code, ErrorCode::JETSTREAM_NOT_ENABLED | ErrorCode::JETSTREAM_NOT_ENABLED_FOR_ACCOUNT)
+}
+
+/// The three numbers of a version such as "2.9.10" or "2.12.0-beta.1".
+fn parse_version(version: &str) -> Option<[u32; 3]> {
+    let numbers = version.trim_start_matches('v').split(['-', '+']).next()?;
+    let mut numbers = numbers.split('.').map(|number| number.parse().ok());
+    Some([numbers.next()??, numbers.next()??, numbers.next()??])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_compared_number_by_number() {
+        for (version, is_usable) in
+            [("2.9.10", true), ("2.10.0", true), ("2.15.2-RC.1", true), ("2.9.9", false), ("1.10.10", false)]
+        {
+            assert_eq!(parse_version(version).unwrap() >= SERVER_VERSION_MIN, is_usable, "{version}");
+        }
+        assert_eq!(parse_version("latest"), None);
+    }
+
+    #[test]
+    fn attempts_to_reconnect_become_rare_and_not_too_rare() {
+        assert_eq!(reconnect_delay(1), Duration::ZERO);
+        assert_eq!(reconnect_delay(2), Duration::from_millis(1));
+        assert_eq!(reconnect_delay(usize::MAX), RECONNECT_DELAY_MAX);
+    }
+}

@@ -1,0 +1,257 @@
+//! The task of a lane that this node owns, or claims: it moves what [`LaneOwner`] decides to the
+//! lane's stream and back, and keeps the stream small by what [`LaneRetention`] says.
+//!
+//! | the lane | batches | deliveries |
+//! |---|---|---|
+//! | is being claimed | wait | none |
+//! | is claimed | are confirmed when their records are stored | while the lease lasts |
+//! | has ended (see [`LaneEnd`]) | fail | none, for ever |
+//!
+//! Batches are encoded here, and bodies in files are read on blocking threads, so the spool's writer
+//! waits for nothing. What waits is bounded by the spool's permits
+//! ([`spool::CommitStepConfig::waiting_bytes_max`]); about 16 MiB of it is encoded.
+
+mod handle;
+mod queueing;
+mod upkeep;
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
+use mail::QueueId;
+use spool::{SpooledMessage, StepAnswer};
+use tokio::sync::mpsc;
+
+use self::handle::{LaneCommand, LaneShared};
+use self::queueing::{EncodedPart, Encoding, WaitingBatch};
+use self::upkeep::{Upkeep, UpkeepEvent};
+use crate::LaneStream;
+use crate::clock::boot_time;
+use crate::codec::BatchEncoder;
+use crate::lane::owner::{BatchId, LaneOwner, OwnerAction, PublishId};
+use crate::lane::retention::RetentionAction;
+use crate::lane::{BootTime, PublishFailure, ReadFailure, RecordSubject, Slot};
+
+pub use self::handle::{ClaimedLane, LaneEnd, LaneHandle, LaneStatus};
+pub use self::upkeep::ReadMessage;
+
+/// How long nothing is done if the owner waits for nothing.
+const IDLE: Duration = Duration::from_secs(60);
+
+/// See the module.
+pub struct LaneTask {
+    stream: LaneStream,
+    owner: LaneOwner,
+    shared: Arc<LaneShared>,
+    commands: mpsc::UnboundedReceiver<LaneCommand>,
+    upkeep: Upkeep,
+    waiting: VecDeque<WaitingBatch>,
+    encoding: Encoding,
+    /// What waits for batches that are queued.
+    answers: HashMap<BatchId, StepAnswer>,
+    requests: FuturesUnordered<BoxFuture<'static, Event>>,
+    is_purging: bool,
+    is_releasing: bool,
+}
+
+/// Something that has ended.
+enum Event {
+    Published(PublishId, Result<u64, PublishFailure>),
+    Slot(u64, Result<Slot, ReadFailure>),
+    Purged,
+    Copied(QueueId, Option<SpooledMessage>),
+    Part(io::Result<(Box<BatchEncoder>, EncodedPart)>),
+}
+
+impl LaneTask {
+    /// Starts the task of a lane that `owner` has begun to claim.
+    pub fn start(runtime: &tokio::runtime::Handle, stream: LaneStream, owner: LaneOwner) -> LaneHandle {
+        let (handle, commands, shared) = LaneHandle::new(stream.lane());
+        let task = LaneTask {
+            stream,
+            owner,
+            shared,
+            commands,
+            upkeep: Upkeep::Early(Vec::new()),
+            waiting: VecDeque::new(),
+            encoding: Encoding::Nothing,
+            answers: HashMap::new(),
+            requests: FuturesUnordered::new(),
+            is_purging: false,
+            is_releasing: false,
+        };
+        runtime.spawn(task.run());
+        handle
+    }
+
+    /// Drives the lane until it ends, or until no handle is left.
+    async fn run(mut self) {
+        while self.perform_actions().await.is_continue() {
+            self.maintain_stream();
+            self.update_status();
+            if self.queue_next() {
+                continue;
+            }
+            let timeout = self.owner.poll_timeout();
+            tokio::select! {
+                biased;
+                Some(event) = self.requests.next() => self.handle_event(event),
+                () = sleep_until(timeout) => self.owner.handle_timeout(boot_time()),
+                command = self.commands.recv() => match command {
+                    Some(command) => self.handle_command(command),
+                    None => return,
+                },
+            }
+        }
+        self.fail_all();
+    }
+}
+
+impl LaneTask {
+    /// Does what the owner decides, until it waits for something. Breaks after its last action.
+    async fn perform_actions(&mut self) -> ControlFlow<()> {
+        while let Some(action) = self.owner.poll_action(boot_time()) {
+            match action {
+                OwnerAction::Publish { id, subject, expected_last, record } => {
+                    self.publish(id, subject, expected_last, record).await;
+                }
+                OwnerAction::Read { sequence } => self.read_slot(sequence),
+                OwnerAction::Confirmed { batch, range } => {
+                    self.upkeep.handle(UpkeepEvent::Confirmed(batch, range));
+                    self.answer(batch, Ok(()));
+                }
+                OwnerAction::Failed { batch, reason } => self.answer(batch, Err(reason)),
+                OwnerAction::Claimed { epoch, base } => {
+                    self.upkeep.handle(UpkeepEvent::Epoch(base));
+                    self.shared.set_claimed(ClaimedLane { epoch, base });
+                }
+                OwnerAction::EpochRepeated { sequence } => self.upkeep.handle(UpkeepEvent::Epoch(sequence)),
+                OwnerAction::Fenced { by } => self.shared.set_ended(LaneEnd::Fenced { by }),
+                OwnerAction::Lost { reason } => self.shared.set_ended(LaneEnd::Lost(reason)),
+                OwnerAction::Released => self.shared.set_ended(LaneEnd::Released),
+            }
+        }
+        if self.shared.has_ended() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+
+    async fn publish(&mut self, id: PublishId, subject: RecordSubject, expected_last: u64, record: Bytes) {
+        match self.stream.publish(subject, expected_last, record).await {
+            Ok(answer) => self.requests.push(async move { Event::Published(id, answer.await) }.boxed()),
+            Err(failure) => self.handle_event(Event::Published(id, Err(failure))),
+        }
+    }
+
+    fn read_slot(&self, sequence: u64) {
+        let stream = self.stream.clone();
+        self.requests.push(async move { Event::Slot(sequence, stream.slot(sequence).await) }.boxed());
+    }
+
+    fn answer(&mut self, batch: BatchId, result: Result<(), String>) {
+        let Some(answer) = self.answers.remove(&batch) else { return };
+        let counters = &self.shared.counters;
+        let counter = if result.is_ok() { &counters.batches_confirmed } else { &counters.batches_failed };
+        counter.fetch_add(1, Relaxed);
+        answer.send(result);
+    }
+
+    /// Purges what nothing needs any more, and copies what keeps the rest.
+    fn maintain_stream(&mut self) {
+        while !self.is_purging
+            && let Some(action) = self.upkeep.poll_action()
+        {
+            match action {
+                RetentionAction::PurgeUpTo(sequence) => self.purge(sequence),
+                RetentionAction::Copy(id) => self.read_copy(id),
+            }
+        }
+    }
+
+    fn purge(&mut self, sequence: u64) {
+        self.is_purging = true;
+        let stream = self.stream.clone();
+        let purge = async move {
+            // If it fails, the next one removes these records too.
+            drop(stream.purge_up_to(sequence).await);
+            Event::Purged
+        };
+        self.requests.push(purge.boxed());
+    }
+
+    fn read_copy(&self, id: QueueId) {
+        let Some(read) = self.upkeep.reader() else { return };
+        let message = tokio::task::spawn_blocking(move || read(id));
+        self.requests.push(async move { Event::Copied(id, message.await.ok().flatten()) }.boxed());
+    }
+
+    fn handle_command(&mut self, command: LaneCommand) {
+        match command {
+            LaneCommand::Batch(batch, answer) => self.waiting.push_back(WaitingBatch::Draft(batch, answer)),
+            LaneCommand::Seed(retention, read) => self.upkeep.seed(*retention, read),
+            LaneCommand::Release => self.is_releasing = true,
+        }
+    }
+
+    fn handle_event(&mut self, event: Event) {
+        let now = boot_time();
+        match event {
+            Event::Published(id, Ok(sequence)) => self.owner.handle_published(id, sequence, now),
+            Event::Published(id, Err(failure)) => {
+                self.shared.counters.publishes_failed.fetch_add(1, Relaxed);
+                self.owner.handle_publish_failed(id, failure, now);
+            }
+            Event::Slot(sequence, slot) => self.owner.handle_slot(sequence, slot, now),
+            Event::Purged => self.is_purging = false,
+            Event::Copied(id, Some(message)) => self.waiting.push_back(WaitingBatch::Copy(id, message)),
+            Event::Copied(id, None) => self.upkeep.handle_copy_failed(id),
+            Event::Part(read) => self.handle_read_part(read),
+        }
+    }
+}
+
+impl LaneTask {
+    fn update_status(&self) {
+        self.shared.set_lease(self.owner.lease_until());
+        let counters = &self.shared.counters;
+        let (stored_bytes, live_messages) = self.upkeep.stored();
+        counters.confirmed_sequence.store(self.owner.confirmed_sequence(), Relaxed);
+        counters.waiting_bytes.store(self.owner.waiting_bytes(), Relaxed);
+        counters.stored_bytes.store(stored_bytes, Relaxed);
+        counters.live_messages.store(live_messages, Relaxed);
+    }
+
+    /// The lane has ended: what was or is submitted to it fails.
+    fn fail_all(&mut self) {
+        self.commands.close();
+        while let Ok(command) = self.commands.try_recv() {
+            self.handle_command(command);
+        }
+        let waiting = self.waiting.drain(..).filter_map(|batch| match batch {
+            WaitingBatch::Draft(_, answer) => Some(answer),
+            WaitingBatch::Copy(..) | WaitingBatch::Outcomes(_) => None,
+        });
+        for answer in waiting.chain(self.answers.drain().map(|(_, answer)| answer)) {
+            self.shared.counters.batches_failed.fetch_add(1, Relaxed);
+            answer.send(Err("the lane is not this node's any more".into()));
+        }
+    }
+}
+
+impl Drop for LaneTask {
+    /// Nobody waits for ever for a task that was stopped.
+    fn drop(&mut self) {
+        self.shared.set_ended(LaneEnd::Lost("the lane's task was stopped".into()));
+    }
+}
+
+async fn sleep_until(time: Option<BootTime>) {
+    let wait = time.map_or(IDLE, |time| time.since(boot_time()));
+    tokio::time::sleep(wait).await;
+}

@@ -1,0 +1,191 @@
+//! From batches that wait to parts that the owner has: in their order, and only a few ahead of what
+//! the stream takes.
+
+use std::io;
+
+use bytes::Bytes;
+use futures_util::FutureExt;
+use mail::QueueId;
+use spool::{BatchDraft, DraftBody, RecipientState, SpooledMessage, StepAnswer};
+
+use super::upkeep::{UpkeepEvent, retained};
+use super::{Event, LaneTask};
+use crate::clock::boot_time;
+use crate::codec::{BatchEncoder, CopiedEntry};
+use crate::lane::owner::BatchId;
+use crate::record::HEADER_BYTES;
+
+/// Encoded parts that wait to be sent, or for their answers. The last one may exceed it.
+const ENCODED_BYTES_MAX: u64 = 16 << 20;
+
+/// The longest record. Servers with a smaller `max_payload` get shorter ones.
+const RECORD_BYTES_MAX: usize = 512 << 10;
+
+/// What a message has beside its record: the header with the expected sequence, which counts towards
+/// `max_payload`.
+const MESSAGE_HEAD_BYTES: usize = 256;
+
+/// A part and whether it is the last one; None: the last one was before.
+pub(super) type EncodedPart = Option<(Bytes, bool)>;
+
+/// A batch that is not queued yet.
+pub(super) enum WaitingBatch {
+    Draft(BatchDraft, StepAnswer),
+    /// A message is published again.
+    Copy(QueueId, SpooledMessage),
+    /// What is left of a batch that was abandoned.
+    Outcomes(Vec<CopiedEntry>),
+}
+
+/// The batch whose parts are passed to the owner.
+pub(super) enum Encoding {
+    Nothing,
+    Batch(BegunBatch, Box<BatchEncoder>),
+    /// A part is being read on another thread.
+    Reading(BegunBatch),
+}
+
+/// A batch of which not all parts are queued.
+pub(super) struct BegunBatch {
+    batch: BatchId,
+    /// It has bodies in files.
+    reads_files: bool,
+    /// It is a copy of this message.
+    copied: Option<QueueId>,
+    /// What follows if it is abandoned.
+    outcomes: Vec<CopiedEntry>,
+}
+
+impl LaneTask {
+    /// Passes the next part to the owner, if there is one and room for it. False: there is not.
+    pub(super) fn queue_next(&mut self) -> bool {
+        if self.owner.waiting_bytes() >= ENCODED_BYTES_MAX {
+            return false;
+        }
+        match std::mem::replace(&mut self.encoding, Encoding::Nothing) {
+            Encoding::Nothing => self.start_next(),
+            Encoding::Batch(begun, encoder) if begun.reads_files => {
+                self.read_part(encoder);
+                self.encoding = Encoding::Reading(begun);
+                false
+            }
+            Encoding::Batch(begun, mut encoder) => {
+                let part = encoder.next_part();
+                self.queue_part(begun, part.map(|part| (encoder, part)));
+                true
+            }
+            reading @ Encoding::Reading(_) => {
+                self.encoding = reading;
+                false
+            }
+        }
+    }
+
+    /// A part was read on another thread.
+    pub(super) fn handle_read_part(&mut self, read: io::Result<(Box<BatchEncoder>, EncodedPart)>) {
+        if let Encoding::Reading(begun) = std::mem::replace(&mut self.encoding, Encoding::Nothing) {
+            self.queue_part(begun, read);
+        }
+    }
+
+    /// Begins the next batch, or hands the lane over. False: nothing waits.
+    fn start_next(&mut self) -> bool {
+        match self.waiting.pop_front() {
+            Some(WaitingBatch::Draft(batch, answer)) => {
+                let entries = batch.entries.into_iter().map(CopiedEntry::from).collect();
+                let batch = self.start_batch(entries, None);
+                self.answers.insert(batch, answer);
+            }
+            Some(WaitingBatch::Copy(id, message)) => {
+                // Without states, it was settled meanwhile.
+                if let Some(states) = self.upkeep.states(id) {
+                    self.start_batch(vec![copied(id, states, message)], Some(id));
+                }
+            }
+            Some(WaitingBatch::Outcomes(outcomes)) => {
+                self.start_batch(outcomes, None);
+            }
+            None if self.is_releasing => {
+                self.is_releasing = false;
+                self.owner.release();
+            }
+            None => return false,
+        }
+        true
+    }
+
+    fn start_batch(&mut self, entries: Vec<CopiedEntry>, copied: Option<QueueId>) -> BatchId {
+        let batch = self.owner.start_batch(boot_time());
+        self.upkeep.handle(UpkeepEvent::Queued(batch, entries.iter().map(retained).collect()));
+        let reads_files = entries.iter().any(is_in_file);
+        let outcomes = if reads_files { outcomes_of(&entries) } else { Vec::new() };
+        let encoder = Box::new(BatchEncoder::new(entries, self.part_bytes()));
+        self.encoding = Encoding::Batch(BegunBatch { batch, reads_files, copied, outcomes }, encoder);
+        batch
+    }
+
+    fn part_bytes(&self) -> usize {
+        let record_bytes = self.stream.payload_bytes_max().saturating_sub(MESSAGE_HEAD_BYTES).min(RECORD_BYTES_MAX);
+        record_bytes.saturating_sub(HEADER_BYTES).max(1)
+    }
+
+    fn read_part(&self, mut encoder: Box<BatchEncoder>) {
+        let read = tokio::task::spawn_blocking(move || encoder.next_part().map(|part| (encoder, part)));
+        let read = async move { Event::Part(read.await.unwrap_or_else(|error| Err(io::Error::other(error)))) };
+        self.requests.push(read.boxed());
+    }
+
+    fn queue_part(&mut self, begun: BegunBatch, read: io::Result<(Box<BatchEncoder>, EncodedPart)>) {
+        match read {
+            Ok((encoder, Some((payload, is_last)))) => {
+                self.owner.handle_part(begun.batch, &payload, is_last);
+                if !is_last {
+                    self.encoding = Encoding::Batch(begun, encoder);
+                }
+            }
+            Ok((_, None)) => {}
+            Err(error) => self.abandon(begun, &error),
+        }
+    }
+
+    fn abandon(&mut self, begun: BegunBatch, error: &io::Error) {
+        self.owner.abandon_batch(begun.batch);
+        self.upkeep.handle(UpkeepEvent::Abandoned(begun.batch));
+        self.answer(begun.batch, Err(format!("a body cannot be read for its copy: {error}")));
+        if let Some(id) = begun.copied {
+            self.upkeep.handle_copy_failed(id);
+        }
+        if !begun.outcomes.is_empty() {
+            self.waiting.push_front(WaitingBatch::Outcomes(begun.outcomes));
+        }
+    }
+}
+
+/// The outcomes of a batch, without the bounces, which are lost with it.
+fn outcomes_of(entries: &[CopiedEntry]) -> Vec<CopiedEntry> {
+    let outcome = |entry: &CopiedEntry| match entry {
+        CopiedEntry::Message { .. } => None,
+        CopiedEntry::Outcome { id, recipients, .. } => {
+            Some(CopiedEntry::Outcome { id: *id, recipients: recipients.clone(), bounce: None })
+        }
+    };
+    entries.iter().filter_map(outcome).collect()
+}
+
+/// A message of the spool, to be published again with these states.
+fn copied(id: QueueId, states: Vec<(u32, RecipientState)>, message: SpooledMessage) -> CopiedEntry {
+    let SpooledMessage { envelope, body, prefix_len, .. } = message;
+    let (flags, digest) = (body.flags(), body.digest());
+    CopiedEntry::Message {
+        id,
+        envelope,
+        states,
+        content: DraftBody::Spilled { content: body, prefix_len },
+        flags,
+        digest,
+    }
+}
+
+fn is_in_file(entry: &CopiedEntry) -> bool {
+    matches!(entry, CopiedEntry::Message { content: DraftBody::Spilled { .. }, .. })
+}

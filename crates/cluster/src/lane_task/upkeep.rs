@@ -1,0 +1,113 @@
+//! What a lane's stream still needs: drives [`LaneRetention`] with what the lane's task queues and
+//! what is stored.
+//!
+//! The retention of a lane that had an owner before comes later than the first batches: the stream
+//! has to be read first. Until then, what happens is kept, and nothing is purged or copied.
+
+use std::sync::Arc;
+
+use mail::QueueId;
+use spool::{RecipientState, SpooledMessage};
+
+use crate::codec::CopiedEntry;
+use crate::lane::owner::{BatchId, StoredRange};
+use crate::lane::retention::{LaneRetention, RetainedEntry, RetentionAction};
+
+/// Reads a message from the spool; None: it is not there, or cannot be read now. It may block.
+pub type ReadMessage = Arc<dyn Fn(QueueId) -> Option<SpooledMessage> + Send + Sync>;
+
+/// The retention of a lane's stream, as soon as it is known.
+pub(super) enum Upkeep {
+    /// What happened before the retention came.
+    Early(Vec<UpkeepEvent>),
+    /// The retention, and what reads the messages to copy.
+    Known(LaneRetention, ReadMessage),
+}
+
+/// Something that changes what is needed.
+pub(super) enum UpkeepEvent {
+    /// A batch is queued.
+    Queued(BatchId, Vec<RetainedEntry>),
+    /// It is stored.
+    Confirmed(BatchId, StoredRange),
+    /// It will never be complete.
+    Abandoned(BatchId),
+    /// An Epoch record is stored.
+    Epoch(u64),
+}
+
+impl Upkeep {
+    pub(super) fn handle(&mut self, event: UpkeepEvent) {
+        match self {
+            Upkeep::Early(events) => events.push(event),
+            Upkeep::Known(retention, _) => apply(retention, event),
+        }
+    }
+
+    /// The stream was read up to the Epoch record of this node.
+    pub(super) fn seed(&mut self, mut retention: LaneRetention, read: ReadMessage) {
+        if let Upkeep::Early(events) = std::mem::replace(self, Upkeep::Early(Vec::new())) {
+            events.into_iter().for_each(|event| apply(&mut retention, event));
+        }
+        *self = Upkeep::Known(retention, read);
+    }
+
+    pub(super) fn poll_action(&mut self) -> Option<RetentionAction> {
+        match self {
+            Upkeep::Early(_) => None,
+            Upkeep::Known(retention, _) => retention.poll_action(),
+        }
+    }
+
+    pub(super) fn reader(&self) -> Option<ReadMessage> {
+        match self {
+            Upkeep::Early(_) => None,
+            Upkeep::Known(_, read) => Some(read.clone()),
+        }
+    }
+
+    pub(super) fn handle_copy_failed(&mut self, id: QueueId) {
+        if let Upkeep::Known(retention, _) = self {
+            retention.handle_copy_failed(id);
+        }
+    }
+
+    /// See [`LaneRetention::states`].
+    pub(super) fn states(&self, id: QueueId) -> Option<Vec<(u32, RecipientState)>> {
+        match self {
+            Upkeep::Early(_) => None,
+            Upkeep::Known(retention, _) => retention.states(id),
+        }
+    }
+
+    /// The bytes and the live messages of the stream, as far as they are known.
+    pub(super) fn stored(&self) -> (u64, u64) {
+        match self {
+            Upkeep::Early(_) => (0, 0),
+            Upkeep::Known(retention, _) => (retention.stored_bytes(), retention.live_messages()),
+        }
+    }
+}
+
+fn apply(retention: &mut LaneRetention, event: UpkeepEvent) {
+    match event {
+        UpkeepEvent::Queued(batch, entries) => retention.handle_queued(batch, entries),
+        UpkeepEvent::Confirmed(batch, range) => retention.handle_confirmed(batch, range),
+        UpkeepEvent::Abandoned(batch) => retention.handle_abandoned(batch),
+        UpkeepEvent::Epoch(sequence) => retention.handle_epoch(sequence),
+    }
+}
+
+/// What retention has to know of an entry.
+pub(super) fn retained(entry: &CopiedEntry) -> RetainedEntry {
+    match entry {
+        CopiedEntry::Message { id, envelope, states, .. } => RetainedEntry::Message {
+            id: *id,
+            recipients: u32::try_from(envelope.recipients.len()).unwrap_or(u32::MAX),
+            states: states.clone(),
+        },
+        CopiedEntry::Outcome { id, recipients, .. } => {
+            RetainedEntry::Outcome { id: *id, recipients: recipients.clone() }
+        }
+    }
+}

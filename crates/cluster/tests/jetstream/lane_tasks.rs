@@ -1,0 +1,230 @@
+//! Lane tasks against real servers: batches are confirmed, owners follow one another, and servers
+//! fail.
+
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use cluster::lane::owner::{Claim, LaneOwner};
+use cluster::lane::replay::{BatchReader, ReplayEvent};
+use cluster::lane::{LaneTimes, StreamTail};
+use cluster::{Connection, LaneEnd, LaneHandle, LaneStream, LaneTask, boot_time};
+use futures_util::StreamExt;
+use mail::{
+    Body, BodyFlags, BodyType, ByteSource, ClientInfo, DsnNotify, Envelope, QueueId, Recipient, SpoolId, Timestamp,
+};
+use spool::{BatchDraft, DraftBody, EntryDraft, LaneId, StepAnswer};
+use tokio::sync::oneshot;
+
+use crate::servers::NatsServers;
+
+const IN_FLIGHT_BYTES_MAX: u64 = 4 << 20;
+
+fn lane() -> LaneId {
+    LaneId { spool: SpoolId::new(0xabc), number: 0 }
+}
+
+/// A body that is read like a file.
+struct Content(Vec<u8>);
+
+impl ByteSource for Content {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let rest = &self.0[usize::try_from(offset).unwrap().min(self.0.len())..];
+        let length = rest.len().min(buffer.len());
+        buffer[..length].copy_from_slice(&rest[..length]);
+        Ok(length)
+    }
+
+    fn file(&self) -> Option<&File> {
+        None
+    }
+}
+
+/// The stream of the lane, and its task, for a node that claims it as it is.
+async fn claim(connection: &Connection, node: &str) -> (LaneStream, LaneHandle) {
+    claim_lane(connection, lane(), node).await
+}
+
+/// The same with any lane.
+pub async fn claim_lane(connection: &Connection, lane: LaneId, node: &str) -> (LaneStream, LaneHandle) {
+    let stream = connection.lane_stream(lane);
+    stream.ensure().await.unwrap();
+    let StreamTail { last_sequence, .. } = stream.tail().await.unwrap();
+    let newest = stream.newest_epoch().await.unwrap();
+    let claim = Claim {
+        epoch: newest.map_or(1, |newest| newest.header.epoch + 1),
+        token: u64::from(last_sequence as u32) << 32 | u64::from(node.len() as u32),
+        node: node.parse().unwrap(),
+        spool_epoch: 1,
+        last_sequence,
+    };
+    let owner = LaneOwner::claim(LaneTimes::default(), IN_FLIGHT_BYTES_MAX, claim, boot_time());
+    let task = LaneTask::start(&tokio::runtime::Handle::current(), stream.clone(), owner);
+    (stream, task)
+}
+
+pub fn envelope() -> Envelope {
+    let recipient = Recipient {
+        address: "b@example.org".parse().unwrap(),
+        original: None,
+        notify: DsnNotify::UNSET,
+        orcpt: None,
+        is_forwarded: false,
+    };
+    Envelope {
+        sender: Some("a@example.org".parse().unwrap()),
+        recipients: vec![recipient],
+        accepted_at: Timestamp(1),
+        client: ClientInfo { address: None, helo: "client".into(), trusted: false },
+        body_type: BodyType::SevenBit,
+        smtputf8: false,
+        ret: None,
+        envid: None,
+    }
+}
+
+fn message(number: u64, content: DraftBody, digest: u32) -> BatchDraft {
+    let id = QueueId::new(lane().spool, lane().number, number);
+    let entry = EntryDraft::Message { id, envelope: envelope(), content, flags: BodyFlags::default(), digest };
+    BatchDraft { lane: lane(), entries: vec![entry] }
+}
+
+/// A batch with one message, whose body tells its number.
+fn in_memory(number: u64, octets: usize) -> BatchDraft {
+    let body = vec![number as u8; octets];
+    let (prefix, digest) = (Arc::new(Vec::new()), crc32c::crc32c(&body));
+    message(number, DraftBody::Memory { prefix, body: Arc::new(body) }, digest)
+}
+
+/// Submits a batch. What comes back is its answer.
+fn submit(handle: &LaneHandle, batch: BatchDraft) -> oneshot::Receiver<Result<(), String>> {
+    let (sender, answer) = oneshot::channel();
+    handle.submit(batch, StepAnswer::new(move |result| drop(sender.send(result))));
+    answer
+}
+
+/// The messages of all complete batches in the stream: their numbers and content.
+async fn stored(stream: &LaneStream) -> Vec<(u64, Vec<u8>)> {
+    let tail = stream.tail().await.unwrap();
+    let (mut reader, mut complete, mut open) = (BatchReader::new(tail.first_sequence), Vec::new(), Vec::new());
+    let mut records = Box::pin(stream.read(tail.first_sequence, tail.last_sequence));
+    while let Some(record) = records.next().await {
+        let (sequence, record) = record.unwrap();
+        reader.handle_record(sequence, &record).unwrap();
+        while let Some(event) = reader.poll_event() {
+            match event {
+                ReplayEvent::Message(message) => open.push((message.id.sequence(), Vec::new())),
+                ReplayEvent::Content(bytes) => open.last_mut().unwrap().1.extend_from_slice(&bytes),
+                ReplayEvent::BatchComplete(_) => complete.append(&mut open),
+                ReplayEvent::BatchDropped => open.clear(),
+                ReplayEvent::Epoch { .. } | ReplayEvent::Outcome { .. } | ReplayEvent::Released => {}
+            }
+        }
+    }
+    complete
+}
+
+#[tokio::test]
+async fn a_batch_is_confirmed_when_it_is_stored_and_the_next_owner_reads_it() {
+    let servers = NatsServers::start(1).await;
+    let (_, one) = claim(&servers.connect("one").await, "one").await;
+    assert!(!one.may_deliver());
+    assert_eq!(one.claimed().await.unwrap().epoch, 1);
+    assert!(one.may_deliver());
+    for number in 1..=3 {
+        submit(&one, in_memory(number, 1000)).await.unwrap().unwrap();
+    }
+    let (stream, other) = claim(&servers.connect("other").await, "other").await;
+    assert_eq!(other.claimed().await.unwrap().epoch, 2);
+    let late = submit(&one, in_memory(4, 1000));
+    assert_eq!(one.ended().await, LaneEnd::Fenced { by: Some("other".parse().unwrap()) });
+    assert!(late.await.unwrap().is_err() && !one.may_deliver());
+    assert!(submit(&one, in_memory(5, 1000)).await.unwrap().is_err());
+    submit(&other, in_memory(6, 1000)).await.unwrap().unwrap();
+    let expected = [1, 2, 3, 6].map(|number| (number, vec![number as u8; 1000]));
+    assert_eq!(stored(&stream).await, expected);
+}
+
+#[tokio::test]
+async fn a_message_larger_than_a_record_is_stored_in_parts_from_memory_and_from_a_file() {
+    let servers = NatsServers::start(1).await;
+    let (stream, handle) = claim(&servers.connect("one").await, "one").await;
+    let octets = 3 << 20;
+    submit(&handle, in_memory(1, octets)).await.unwrap().unwrap();
+    let bytes: Vec<u8> = (0..octets as u32).map(|at| (at / 7) as u8).collect();
+    let digest = crc32c::crc32c(&bytes);
+    let body = Body::new(Arc::new(Content(bytes.clone())), 0, bytes.len() as u64, digest, BodyFlags::default());
+    submit(&handle, message(2, DraftBody::Spilled { content: body, prefix_len: 10 }, digest)).await.unwrap().unwrap();
+    assert_eq!(stored(&stream).await, [(1, vec![1; octets]), (2, bytes)]);
+}
+
+#[tokio::test]
+async fn a_released_lane_has_everything_that_was_submitted_before() {
+    let servers = NatsServers::start(1).await;
+    let (stream, handle) = claim(&servers.connect("one").await, "one").await;
+    let answers: Vec<_> = (1..=50).map(|number| submit(&handle, in_memory(number, 5000))).collect();
+    assert_eq!(handle.release().await, LaneEnd::Released);
+    for answer in answers {
+        answer.await.unwrap().unwrap();
+    }
+    assert_eq!(stored(&stream).await.len(), 50);
+}
+
+#[tokio::test]
+async fn an_idle_owner_keeps_its_lease() {
+    let servers = NatsServers::start(1).await;
+    let (_, handle) = claim(&servers.connect("one").await, "one").await;
+    handle.claimed().await.unwrap();
+    let end = Instant::now() + 2 * LaneTimes::default().lease;
+    while Instant::now() < end {
+        assert!(handle.may_deliver());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test]
+async fn without_servers_nothing_is_confirmed_and_no_delivery_begins_and_later_all_is_stored() {
+    let mut servers = NatsServers::start(1).await;
+    let (stream, handle) = claim(&servers.connect("one").await, "one").await;
+    handle.claimed().await.unwrap();
+    servers.kill(0);
+    let start = Instant::now();
+    let error = submit(&handle, in_memory(1, 1000)).await.unwrap().unwrap_err();
+    assert!(start.elapsed() > Duration::from_secs(5), "{error}");
+    assert!(!handle.may_deliver());
+    servers.resume(0);
+    submit(&handle, in_memory(2, 1000)).await.unwrap().unwrap();
+    assert!(handle.may_deliver());
+    assert_eq!(stored(&stream).await.into_iter().map(|(number, _)| number).collect::<Vec<_>>(), [1, 2]);
+}
+
+/// Three servers, of which the leader of the stream dies while mail is written: what was confirmed
+/// is there, once and in its order.
+#[tokio::test]
+async fn nothing_confirmed_is_lost_when_the_leader_of_the_stream_dies() {
+    const BATCHES: u64 = 600;
+    let mut servers = NatsServers::start(3).await;
+    let (stream, handle) = claim(&servers.connect("one").await, "one").await;
+    handle.claimed().await.unwrap();
+    let mut answers = Vec::new();
+    for number in 1..=BATCHES {
+        answers.push((number, submit(&handle, in_memory(number, 3000))));
+        if number == BATCHES / 2 {
+            let leader = servers.leader_of(lane()).await;
+            servers.kill(leader);
+        }
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    let mut confirmed = Vec::new();
+    for (number, answer) in answers {
+        if answer.await.unwrap().is_ok() {
+            confirmed.push(number);
+        }
+    }
+    let numbers: Vec<u64> = stored(&stream).await.into_iter().map(|(number, _)| number).collect();
+    assert!(numbers.is_sorted_by(|a, b| a < b), "twice, or out of order: {numbers:?}");
+    let lost: Vec<_> = confirmed.iter().filter(|number| !numbers.contains(number)).collect();
+    assert!(lost.is_empty(), "confirmed and lost: {lost:?}");
+    assert!(confirmed.len() as u64 > BATCHES / 2, "{} confirmed", confirmed.len());
+}

@@ -1,0 +1,8 @@
+//! The adapter and the lane tasks against real NATS servers (see `servers.rs`).
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod lane_tasks;
+mod nodes;
+mod servers;
+mod streams;

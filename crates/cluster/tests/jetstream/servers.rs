@@ -1,0 +1,132 @@
+//! NATS servers for a test: one, or three that replicate, each in a folder of its own, on ports of
+//! the loopback address that nobody else uses. They end with the value that holds them.
+//!
+//! The binary is `nats-server` (Debian's package), or what `MAILRACE_NATS_SERVER` names.
+
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use cluster::{ClusterConfig, Connection, NatsServer};
+use spool::LaneId;
+use tempfile::TempDir;
+
+/// How long servers may take to be ready on a busy machine.
+const READY: Duration = Duration::from_secs(60);
+
+/// Servers that form a cluster.
+pub struct NatsServers {
+    folder: TempDir,
+    servers: Vec<Server>,
+}
+
+struct Server {
+    port: u16,
+    process: Option<Child>,
+}
+
+impl NatsServers {
+    /// Starts `count` servers, and waits until they store records.
+    pub async fn start(count: usize) -> NatsServers {
+        let folder = tempfile::tempdir().unwrap();
+        let ports: Vec<u16> = (0..2 * count).map(|_| sim::free_port()).collect();
+        let (clients, routes) = ports.split_at(count);
+        for number in 0..count {
+            let text = configuration(&folder, number, clients[number], routes);
+            std::fs::write(folder.path().join(format!("{number}.conf")), text).unwrap();
+        }
+        let server = |port: &u16| Server { port: *port, process: None };
+        let mut servers = NatsServers { folder, servers: clients.iter().map(server).collect() };
+        (0..count).for_each(|number| servers.resume(number));
+        servers.wait_until_ready().await;
+        servers
+    }
+
+    /// The settings of a node that uses these servers.
+    pub fn config(&self, node: &str) -> ClusterConfig {
+        let server = |server: &Server| format!("nats://127.0.0.1:{}", server.port).parse::<NatsServer>().unwrap();
+        let servers = self.servers.iter().map(server).collect();
+        let replicas = self.servers.len();
+        ClusterConfig { replicas, ..ClusterConfig::new("test".parse().unwrap(), node.parse().unwrap(), servers) }
+    }
+
+    /// A new connection of a node.
+    pub async fn connect(&self, node: &str) -> Connection {
+        let (config, end) = (self.config(node), Instant::now() + READY);
+        loop {
+            match Connection::open(&config).await {
+                Ok(connection) => return connection,
+                Err(error) if error.is_temporary() && Instant::now() < end => {
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+
+    /// Kills the server with this number.
+    pub fn kill(&mut self, number: usize) {
+        let mut process = self.servers[number].process.take().expect("the server runs");
+        process.kill().unwrap();
+        process.wait().unwrap();
+    }
+
+    /// Starts a server again, with what it has stored.
+    pub fn resume(&mut self, number: usize) {
+        let binary = std::env::var_os("MAILRACE_NATS_SERVER").map_or_else(|| "nats-server".into(), PathBuf::from);
+        let log = std::fs::File::create(self.folder.path().join(format!("{number}.log"))).unwrap();
+        let process = Command::new(&binary)
+            .arg("-c")
+            .arg(self.folder.path().join(format!("{number}.conf")))
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .spawn()
+            .unwrap_or_else(|error| panic!("{}: {error}: install the package nats-server", binary.display()));
+        self.servers[number].process = Some(process);
+    }
+
+    /// The number of the server that leads the stream of a lane.
+    pub async fn leader_of(&self, lane: LaneId) -> usize {
+        let client = async_nats::connect(format!("127.0.0.1:{}", self.servers[0].port)).await.unwrap();
+        let context = async_nats::jetstream::new(client);
+        let stream = context.get_stream(format!("mailrace-test-{lane}")).await.unwrap();
+        let leader = stream.cached_info().cluster.as_ref().unwrap().leader.clone().unwrap();
+        leader.trim_start_matches('n').parse().unwrap()
+    }
+
+    async fn wait_until_ready(&self) {
+        let (connection, end) = (self.connect("probe").await, Instant::now() + READY);
+        let probe = connection.lane_stream(LaneId { spool: mail::SpoolId::new(1), number: u16::MAX });
+        while let Err(error) = probe.ensure().await {
+            assert!(Instant::now() < end, "the servers do not become ready: {error}");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        probe.delete().await.unwrap();
+    }
+}
+
+impl Drop for NatsServers {
+    fn drop(&mut self) {
+        for process in self.servers.iter_mut().filter_map(|server| server.process.as_mut()) {
+            // It may have ended by itself.
+            drop(process.kill());
+            drop(process.wait());
+        }
+    }
+}
+
+fn configuration(folder: &TempDir, number: usize, port: u16, routes: &[u16]) -> String {
+    let store = folder.path().join(format!("store{number}"));
+    let mut text = format!(
+        "server_name: n{number}\nlisten: \"127.0.0.1:{port}\"\njetstream {{ store_dir: \"{}\" }}\n",
+        store.display()
+    );
+    if routes.len() > 1 {
+        let urls: Vec<String> = routes.iter().map(|port| format!("\"nats://127.0.0.1:{port}\"")).collect();
+        let (own, all) = (routes[number], urls.join(", "));
+        text +=
+            &format!("cluster {{ name: test, listen: \"127.0.0.1:{own}\", no_advertise: true, routes: [{all}] }}\n");
+    }
+    text
+}
