@@ -22,6 +22,7 @@ use control::{AddressExplainer, ControlParts, ControlTables};
 use delivery::bounce::{NoticeLimiter, NoticeLimits, NoticeSigner};
 use delivery::remote::RemoteDeliveryConfig;
 use filter::access::AccessRules;
+use filter::content::ContentAction;
 use intake::{DomainMatcher, IntakeContext, ThrottledLog};
 use lookup::directory::{self, RecipientDirectory};
 use mail::{Address, LogLevel, OperatorLog, SenderRewriter, ServerLog};

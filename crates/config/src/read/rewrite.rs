@@ -89,7 +89,7 @@ fn classes(section: &mut Section<'_, '_>, key: &'static str, defaults: &[Address
 
 pub(super) fn copies(document: &mut Section<'_, '_>, tables: &[String]) -> BccSettings {
     let Some(mut section) = document.section("bcc") else { return BccSettings::default() };
-    let mut table = |section: &mut Section<'_, '_>, key| {
+    let table = |section: &mut Section<'_, '_>, key| {
         take_reference(section, key, "[[table]]", tables).map(|table| table.into_inner().into())
     };
     BccSettings {

@@ -44,7 +44,7 @@ fn restart_keys(old: &Config, new: &Config) -> [(&'static str, bool); 13] {
 
 /// All other settings. A new field of the configuration does not compile here until it is handled.
 #[expect(clippy::too_many_lines, reason = "a flat list of all sections")]
-fn reload_keys(old: &Config, new: &Config) -> [(&'static str, bool); 32] {
+fn reload_keys(old: &Config, new: &Config) -> [(&'static str, bool); 35] {
     let Config {
         data_dir: _,
         user: _,
