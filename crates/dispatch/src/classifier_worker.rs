@@ -296,7 +296,6 @@ fn place_unknown_outcome(why: &str) -> Outcome {
     Outcome::Deferred(Reply::new(451, EnhancedCode(4, 3, 5), why.to_owned()))
 }
 
-/// The fields of a header, unfolded (RFC 5322 section 2.2.3).
 /// The queue that a content rule chose: what stands before the first Received field, this server has put
 /// there.
 fn chosen_queue(rules: &ClassifierRules, fields: &[(String, String)]) -> Option<QueueNumber> {
@@ -305,6 +304,7 @@ fn chosen_queue(rules: &ClassifierRules, fields: &[(String, String)]) -> Option<
     rules.chosen.iter().find(|(name, _)| **name == *chosen.trim_end()).map(|(_, queue)| *queue)
 }
 
+/// The fields of a header, unfolded (RFC 5322 section 2.2.3).
 fn fields(message: &[u8]) -> Vec<(String, String)> {
     let text = String::from_utf8_lossy(message);
     let mut fields: Vec<(String, String)> = Vec::new();
