@@ -54,7 +54,7 @@ pub(super) async fn compare(shared: Arc<NodeShared>, handle: LaneHandle, opened:
         &[("lane", &opened.lane), ("to_copy", &missing.len()), ("finished", &outcomes.len())],
     );
     let outcomes = outcomes.into_iter().map(|outcome| submit(&handle, opened.lane, vec![outcome]));
-    let copies = missing.iter().map(|id| copy(&shared, &handle, opened.lane, *id));
+    let copies = missing.into_iter().map(|id| copy(&shared, &handle, opened.lane, id));
     let all_stored = |results: Vec<Result<(), String>>| results.into_iter().collect::<Result<(), String>>();
     let outcomes = all_stored(stream::iter(outcomes).buffered(COPIES_IN_FLIGHT).collect().await);
     let copies = all_stored(stream::iter(copies).buffered(COPIES_IN_FLIGHT).collect().await);
