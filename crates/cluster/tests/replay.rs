@@ -1,5 +1,7 @@
 //! What a reader makes of the records of a stream.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 use bytes::Bytes;
 use cluster::codec::{BatchEncoder, CopiedEntry};
 use cluster::lane::owner::StoredRange;
@@ -29,7 +31,9 @@ fn parts(token: u64, batch: u64, message: u64) -> [Bytes; 2] {
 }
 
 /// The messages with outcomes that count, and where their batches are.
-fn read(records: &[Bytes]) -> Result<(Vec<u64>, Vec<(u64, u64)>), ReplayError> {
+type Counted = (Vec<u64>, Vec<(u64, u64)>);
+
+fn read(records: &[Bytes]) -> Result<Counted, ReplayError> {
     let (mut reader, mut counted, mut open, mut ranges) = (BatchReader::new(1), Vec::new(), Vec::new(), Vec::new());
     for (place, record) in records.iter().enumerate() {
         reader.handle_record(place as u64 + 1, record)?;

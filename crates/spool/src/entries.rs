@@ -224,10 +224,12 @@ pub fn encode_states(out: &mut Vec<u8>, states: &[(u32, RecipientState)]) {
     }
 }
 
-/// States of recipients at the start of `bytes`, and the bytes after them; None if they are invalid.
-pub fn decode_states(bytes: &[u8]) -> Option<(Vec<(u32, RecipientState)>, &[u8])> {
+/// States of recipients at the start of `bytes`, which is moved behind them; None if they are invalid.
+pub fn decode_states(bytes: &mut &[u8]) -> Option<Vec<(u32, RecipientState)>> {
     let mut reader = ByteReader::new(bytes);
-    Some((read_states(&mut reader)?, reader.rest()))
+    let states = read_states(&mut reader)?;
+    *bytes = reader.rest();
+    Some(states)
 }
 
 fn read_states(reader: &mut ByteReader<'_>) -> Option<Vec<(u32, RecipientState)>> {

@@ -107,13 +107,13 @@ fn decode_message(mut head: &[u8]) -> Option<ReplayedMessage> {
     let digest = head.try_get_u32_le().ok()?;
     let content_len = head.try_get_u64_le().ok()?;
     let prefix_len = head.try_get_u64_le().ok().filter(|prefix_len| *prefix_len <= content_len)?;
-    let (states, rest) = decode_states(head)?;
+    let states = decode_states(&mut head)?;
     let flags = BodyFlags {
         dot_lines: bits & FLAG_DOT_LINES != 0,
         eight_bit: bits & FLAG_EIGHT_BIT != 0,
         ends_in_crlf: bits & FLAG_ENDS_IN_CRLF != 0,
     };
-    Some(ReplayedMessage { id, envelope: decode_envelope(rest)?, states, flags, digest, prefix_len, content_len })
+    Some(ReplayedMessage { id, envelope: decode_envelope(head)?, states, flags, digest, prefix_len, content_len })
 }
 
 fn decode_outcome(mut head: &[u8]) -> Option<ReplayEvent> {
@@ -123,8 +123,8 @@ fn decode_outcome(mut head: &[u8]) -> Option<ReplayEvent> {
         1 => Some(read_id(&mut head)?),
         _ => return None,
     };
-    let (recipients, rest) = decode_states(head)?;
-    rest.is_empty().then_some(ReplayEvent::Outcome { id, recipients, bounce })
+    let recipients = decode_states(&mut head)?;
+    head.is_empty().then_some(ReplayEvent::Outcome { id, recipients, bounce })
 }
 
 fn read_id(head: &mut &[u8]) -> Option<QueueId> {
@@ -252,7 +252,7 @@ mod tests {
             changed[place] ^= 0xff;
             let mut events = VecDeque::new();
             // Whether it is noticed depends on the place: records have a checksum of their own.
-            drop(BatchDecoder::default().decode(changed.into(), &mut events));
+            let _ = BatchDecoder::default().decode(changed.into(), &mut events);
         }
     }
 

@@ -86,6 +86,8 @@ pub struct LaneRetention {
     purged: u64,
     /// The bytes that can be purged, but were not.
     dead_bytes: u64,
+    /// Something has changed since no message was found that has to be copied.
+    may_copy: bool,
 }
 
 struct RetainedMessage {
@@ -138,6 +140,7 @@ impl LaneRetention {
             last_stored: 0,
             purged: 0,
             dead_bytes: 0,
+            may_copy: false,
         }
     }
 
@@ -166,6 +169,7 @@ impl LaneRetention {
     /// A queued batch is stored.
     pub fn handle_confirmed(&mut self, batch: BatchId, range: StoredRange) {
         self.note_start(range.first);
+        self.may_copy = true;
         self.last_stored = self.last_stored.max(range.last);
         let QueuedBatch { messages, settled } = self.queued.remove(&batch).unwrap_or_default();
         let earlier: Vec<u64> = messages.iter().filter_map(|id| self.move_message(*id, range.first)).collect();
@@ -298,16 +302,15 @@ impl LaneRetention {
     /// The next message of the first batches that has to be copied.
     fn copy(&mut self) -> Option<RetentionAction> {
         let bytes_max = self.slack_bytes.saturating_add(LIVE_FACTOR * self.live_bytes);
-        if self.stored_bytes() <= bytes_max || self.copying.len() >= COPIES_MAX {
+        if !self.may_copy || self.stored_bytes() <= bytes_max || self.copying.len() >= COPIES_MAX {
             return None;
         }
-        let id = self.first_live().find(|id| !self.copying.contains(id))?;
+        let first = self.first_live().find(|id| !self.copying.contains(id));
         // If this one stays, nothing is gained by copying those after it.
-        if self.not_copied.contains(&id) {
-            return None;
-        }
-        self.copying.insert(id);
-        Some(RetentionAction::Copy(id))
+        let copied = first.filter(|id| !self.not_copied.contains(id));
+        self.may_copy = copied.is_some();
+        self.copying.extend(copied);
+        copied.map(RetentionAction::Copy)
     }
 }
 

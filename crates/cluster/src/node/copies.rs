@@ -8,6 +8,7 @@
 //!
 //! Meanwhile mail is accepted and delivered; what is new needs no comparison.
 
+use std::fmt::Display;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -48,11 +49,7 @@ pub(super) async fn compare(shared: Arc<NodeShared>, handle: LaneHandle, opened:
     let outcomes: Vec<_> = finished.map(|(id, count)| withdrawal(*id, *count)).collect();
     let missing = on_disk.iter().copied().filter(|id| !recipients.contains_key(id));
     let missing: Vec<QueueId> = missing.filter(|id| LaneId::epoch_of(*id) < opened.epoch).collect();
-    shared.log(
-        LogLevel::Info,
-        "compared a lane with its stream",
-        &[("lane", &opened.lane), ("to_copy", &missing.len()), ("finished", &outcomes.len())],
-    );
+    log_comparison(&shared, opened.lane, missing.len(), outcomes.len());
     let outcomes = outcomes.into_iter().map(|outcome| submit(&handle, opened.lane, vec![outcome]));
     let copies = missing.into_iter().map(|id| copy(&shared, &handle, opened.lane, id));
     let all_stored = |results: Vec<Result<(), String>>| results.into_iter().collect::<Result<(), String>>();
@@ -65,6 +62,11 @@ pub(super) async fn compare(shared: Arc<NodeShared>, handle: LaneHandle, opened:
         let text = "not all mail of a lane was copied to its stream; this is tried again at the next start";
         shared.log(LogLevel::Warning, text, &[("lane", &opened.lane), ("error", &error)]);
     }
+}
+
+fn log_comparison(shared: &NodeShared, lane: LaneId, to_copy: usize, finished: usize) {
+    let fields: [(&'static str, &dyn Display); 3] = [("lane", &lane), ("to_copy", &to_copy), ("finished", &finished)];
+    shared.log(LogLevel::Info, "compared a lane with its stream", &fields);
 }
 
 /// Reads messages of the spool while it is open.

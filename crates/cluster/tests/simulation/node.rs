@@ -292,12 +292,7 @@ impl OwnerNode {
     }
 
     fn deliver(&mut self, context: &mut Context<'_>, entries: &mut Vec<CopiedEntry>) {
-        let accepted = |id: &&QueueId| context.ledger.messages[*id].is_acknowledged;
-        let known: Vec<QueueId> = self.live.keys().filter(accepted).copied().collect();
-        if known.is_empty() {
-            return;
-        }
-        let id = context.random.pick(&known);
+        let Some(id) = self.random_accepted(context) else { return };
         assert!(!context.ledger.entry(id).has_ended, "{id} is delivered again");
         let (state, bounce) = match context.random.below(10) {
             0..4 => (RecipientState::Waiting { attempts: self.live[&id].attempts + 1, until: Timestamp(0) }, None),
@@ -308,6 +303,13 @@ impl OwnerNode {
         entries.push(outcome(id, state, bounce_id));
         entries.extend(bounce.map(|(_, bounce)| bounce));
         self.note_state(id, state);
+    }
+
+    /// An acknowledged message that has not ended.
+    fn random_accepted(&self, context: &mut Context<'_>) -> Option<QueueId> {
+        let start = QueueId::new(SpoolId::new(7), 0, context.random.bits());
+        let mut ids = self.live.range(start..).chain(self.live.range(..start)).map(|(id, _)| *id);
+        ids.find(|id| context.ledger.messages[id].is_acknowledged)
     }
 
     fn note_state(&mut self, id: QueueId, state: RecipientState) {
