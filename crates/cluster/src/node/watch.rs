@@ -67,7 +67,7 @@ async fn pass_hints(shared: Arc<NodeShared>) {
             while let Some(lane) = renewals.next().await {
                 if let Some(watched) = shared.watched.lock().get(&lane) {
                     // If one waits already, another says nothing more.
-                    drop(watched.hints.try_send(()));
+                    let _ = watched.hints.try_send(());
                 }
             }
         }

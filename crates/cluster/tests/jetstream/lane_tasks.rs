@@ -47,7 +47,7 @@ async fn claim(connection: &Connection, node: &str) -> (LaneStream, LaneHandle) 
 }
 
 /// The same with any lane.
-pub async fn claim_lane(connection: &Connection, lane: LaneId, node: &str) -> (LaneStream, LaneHandle) {
+pub(crate) async fn claim_lane(connection: &Connection, lane: LaneId, node: &str) -> (LaneStream, LaneHandle) {
     let stream = connection.lane_stream(lane);
     stream.ensure().await.unwrap();
     let StreamTail { last_sequence, .. } = stream.tail().await.unwrap();
@@ -64,7 +64,7 @@ pub async fn claim_lane(connection: &Connection, lane: LaneId, node: &str) -> (L
     (stream, task)
 }
 
-pub fn envelope() -> Envelope {
+pub(crate) fn envelope() -> Envelope {
     let recipient = Recipient {
         address: "b@example.org".parse().unwrap(),
         original: None,

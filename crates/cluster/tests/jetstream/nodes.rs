@@ -132,7 +132,7 @@ impl TestNode {
 
 /// The servers, for tests that wait on a thread of their own.
 fn servers() -> (tokio::runtime::Runtime, NatsServers) {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let servers = runtime.block_on(NatsServers::start(1));
     (runtime, servers)
 }
