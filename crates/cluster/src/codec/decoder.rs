@@ -167,6 +167,7 @@ mod tests {
             smtputf8: false,
             ret: None,
             envid: None,
+            content_filter: false,
         }
     }
 

@@ -407,6 +407,7 @@ fn message(id: QueueId, content: Vec<u8>, states: Vec<(u32, RecipientState)>) ->
             smtputf8: false,
             ret: None,
             envid: None,
+            content_filter: false,
         },
         states,
         digest: crc32c::crc32c(&content),
