@@ -81,6 +81,7 @@ pub(crate) fn envelope() -> Envelope {
         smtputf8: false,
         ret: None,
         envid: None,
+        content_filter: false,
     }
 }
 
