@@ -49,7 +49,7 @@ impl TestNode {
         static SEED: Mutex<u64> = Mutex::new(0);
         let random = || {
             let mut seed = SEED.lock().unwrap();
-            *seed += 0x9e37_79b9_7f4a_7c15;
+            *seed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
             *seed
         };
         let (tell_lost, lost) = channel();
