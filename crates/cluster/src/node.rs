@@ -62,12 +62,15 @@ pub struct NodeParts {
     pub configuration: String,
     /// Called when a lane is this node's no more: the process has to end, since what it has in
     /// memory may be out of date.
-    pub on_lane_lost: Box<dyn Fn(LaneId, &str) + Send + Sync>,
+    pub on_lane_lost: ReportLoss,
     /// Makes an unpredictable number.
     pub random: fn() -> u64,
     /// The log.
     pub log: Arc<dyn ServerLog>,
 }
+
+/// Takes a lane that was lost, and why.
+pub type ReportLoss = Box<dyn Fn(LaneId, &str) + Send + Sync>;
 
 /// Takes the messages of lanes that are ready to be delivered.
 pub type AdmitMessages = Box<dyn Fn(Vec<LiveMessage>) + Send + Sync>;
