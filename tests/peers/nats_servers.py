@@ -21,7 +21,6 @@ _CONFIG = """
 server_name: "n{number}"
 listen: "127.0.0.1:{client}"
 http: "127.0.0.1:{monitor}"
-no_advertise: true
 jetstream {{ store_dir: "{store}", max_memory_store: 64MB, max_file_store: 4GB }}
 cluster {{
   name: "test"
@@ -59,8 +58,8 @@ class NatsServers:
             self.start_one(number)
         deadline = time.monotonic() + _READY_SECONDS_MAX
         while not all(self._is_healthy(port) for port in self.monitors):
-            if time.monotonic() > deadline:
-                raise RuntimeError("the NATS servers are not ready")
+            if time.monotonic() > deadline or any(process.poll() is not None for process in self.processes):
+                raise RuntimeError(f"the NATS servers are not ready: {(self.folder / 'nats-0.log').read_text()[-400:]}")
             time.sleep(0.05)
 
     def start_one(self, number):

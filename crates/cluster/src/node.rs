@@ -11,6 +11,7 @@
 //! lease is valid: that is [`crate::lane`], with the records of the stream.
 
 mod adoption;
+mod claim;
 mod copies;
 mod folders;
 mod replay;

@@ -14,10 +14,10 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Duration, sleep};
 
 use super::NodeShared;
+use super::claim::{claim, end_of, take_up};
 use super::copies::reader;
 use super::folders::{mark_copied, mark_finished};
 use super::replay::{ReplayFailure, ReplayedLane, replay};
-use super::start::{claim, end_of, take_up};
 use crate::lane::StreamTail;
 use crate::{LaneHandle, LaneStream};
 

@@ -49,7 +49,7 @@ impl TestNode {
         static SEED: Mutex<u64> = Mutex::new(0);
         let random = || {
             let mut seed = SEED.lock().unwrap();
-            *seed += 0x9e37_79b9_7f4a_7c15;
+            *seed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
             *seed
         };
         let (tell_lost, lost) = channel();
@@ -132,7 +132,7 @@ impl TestNode {
 
 /// The servers, for tests that wait on a thread of their own.
 fn servers() -> (tokio::runtime::Runtime, NatsServers) {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let servers = runtime.block_on(NatsServers::start(1));
     (runtime, servers)
 }

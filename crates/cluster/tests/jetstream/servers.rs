@@ -15,7 +15,7 @@ use tempfile::TempDir;
 const READY: Duration = Duration::from_secs(60);
 
 /// Servers that form a cluster.
-pub struct NatsServers {
+pub(crate) struct NatsServers {
     folder: TempDir,
     servers: Vec<Server>,
 }
@@ -27,7 +27,7 @@ struct Server {
 
 impl NatsServers {
     /// Starts `count` servers, and waits until they store records.
-    pub async fn start(count: usize) -> NatsServers {
+    pub(crate) async fn start(count: usize) -> NatsServers {
         let folder = tempfile::tempdir().unwrap();
         let ports: Vec<u16> = (0..2 * count).map(|_| sim::free_port()).collect();
         let (clients, routes) = ports.split_at(count);
@@ -43,7 +43,7 @@ impl NatsServers {
     }
 
     /// The settings of a node that uses these servers.
-    pub fn config(&self, node: &str) -> ClusterConfig {
+    pub(crate) fn config(&self, node: &str) -> ClusterConfig {
         let server = |server: &Server| format!("nats://127.0.0.1:{}", server.port).parse::<NatsServer>().unwrap();
         let servers = self.servers.iter().map(server).collect();
         let replicas = self.servers.len();
@@ -51,7 +51,7 @@ impl NatsServers {
     }
 
     /// A new connection of a node.
-    pub async fn connect(&self, node: &str) -> Connection {
+    pub(crate) async fn connect(&self, node: &str) -> Connection {
         let (config, end) = (self.config(node), Instant::now() + READY);
         loop {
             match Connection::open(&config).await {
@@ -65,14 +65,14 @@ impl NatsServers {
     }
 
     /// Kills the server with this number.
-    pub fn kill(&mut self, number: usize) {
+    pub(crate) fn kill(&mut self, number: usize) {
         let mut process = self.servers[number].process.take().expect("the server runs");
         process.kill().unwrap();
         process.wait().unwrap();
     }
 
     /// Starts a server again, with what it has stored.
-    pub fn resume(&mut self, number: usize) {
+    pub(crate) fn resume(&mut self, number: usize) {
         let binary = std::env::var_os("MAILRACE_NATS_SERVER").map_or_else(|| "nats-server".into(), PathBuf::from);
         let log = std::fs::File::create(self.folder.path().join(format!("{number}.log"))).unwrap();
         let process = Command::new(&binary)
@@ -87,7 +87,7 @@ impl NatsServers {
     }
 
     /// The number of the server that leads the stream of a lane.
-    pub async fn leader_of(&self, lane: LaneId) -> usize {
+    pub(crate) async fn leader_of(&self, lane: LaneId) -> usize {
         let client = async_nats::connect(format!("127.0.0.1:{}", self.servers[0].port)).await.unwrap();
         let context = async_nats::jetstream::new(client);
         let stream = context.get_stream(format!("mailrace-test-{lane}")).await.unwrap();
