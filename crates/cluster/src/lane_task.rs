@@ -194,7 +194,7 @@ impl LaneTask {
     fn handle_command(&mut self, command: LaneCommand) {
         match command {
             LaneCommand::Batch(batch, answer) => self.waiting.push_back(WaitingBatch::Draft(batch, answer)),
-            LaneCommand::Seed(retention, read) => self.upkeep.seed(*retention, read),
+            LaneCommand::Seed(retention, read) => self.upkeep.seed(retention, read),
             LaneCommand::Release => self.is_releasing = true,
         }
     }

@@ -32,6 +32,6 @@ pub use jetstream::{
 };
 pub use lane_task::{ClaimedLane, LaneEnd, LaneHandle, LaneStatus, LaneTask, ReadMessage};
 pub use names::{ClusterName, InvalidName, NodeName};
-pub use node::{AdmitMessages, ClusterNode, LaneReport, NodeError, NodeParts, StartingNode};
+pub use node::{AdmitMessages, ClusterNode, LaneLostCallback, LaneReport, NodeError, NodeParts, StartingNode};
 pub use step::ClusterStep;
 pub use thread::ClusterThread;

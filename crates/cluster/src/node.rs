@@ -11,6 +11,7 @@
 //! lease is valid: that is [`crate::lane`], with the records of the stream.
 
 mod adoption;
+mod claim;
 mod copies;
 mod folders;
 mod replay;
@@ -45,6 +46,9 @@ const ASK_TIME_MAX: Duration = Duration::from_secs(5);
 /// The pause before a request that has failed is sent again.
 const RETRY_DELAY: Duration = Duration::from_millis(500);
 
+/// Called with a lane, and the reason why it is this node's no more.
+pub type LaneLostCallback = Box<dyn Fn(LaneId, &str) + Send + Sync>;
+
 /// What a node starts with.
 pub struct NodeParts {
     /// Its settings.
@@ -61,7 +65,7 @@ pub struct NodeParts {
     pub configuration: String,
     /// Called when a lane is this node's no more: the process has to end, since what it has in
     /// memory may be out of date.
-    pub on_lane_lost: Box<dyn Fn(LaneId, &str) + Send + Sync>,
+    pub on_lane_lost: LaneLostCallback,
     /// Makes an unpredictable number.
     pub random: fn() -> u64,
     /// The log.

@@ -21,7 +21,7 @@ pub(super) enum Upkeep {
     /// What happened before the retention came.
     Early(Vec<UpkeepEvent>),
     /// The retention, and what reads the messages to copy.
-    Known(LaneRetention, ReadMessage),
+    Known(Box<LaneRetention>, ReadMessage),
 }
 
 /// Something that changes what is needed.
@@ -45,7 +45,7 @@ impl Upkeep {
     }
 
     /// The stream was read up to the Epoch record of this node.
-    pub(super) fn seed(&mut self, mut retention: LaneRetention, read: ReadMessage) {
+    pub(super) fn seed(&mut self, mut retention: Box<LaneRetention>, read: ReadMessage) {
         if let Upkeep::Early(events) = std::mem::replace(self, Upkeep::Early(Vec::new())) {
             events.into_iter().for_each(|event| apply(&mut retention, event));
         }

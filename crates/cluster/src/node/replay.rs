@@ -85,7 +85,7 @@ struct ReplaySink<'a> {
 
 /// An entry of a batch that is not complete yet.
 enum RestoredEntry {
-    Message(RestoredMessage),
+    Message(Box<RestoredMessage>),
     Outcome { id: QueueId, recipients: Vec<(u32, RecipientState)> },
 }
 
@@ -176,7 +176,7 @@ impl<'a> ReplaySink<'a> {
         let Some(restorer) = self.restorer else { return Ok(()) };
         for entry in batch {
             match entry {
-                RestoredEntry::Message(message) => restorer.append_message(message)?,
+                RestoredEntry::Message(message) => restorer.append_message(*message)?,
                 RestoredEntry::Outcome { id, recipients } => restorer.append_outcome(id, recipients)?,
             }
         }
@@ -236,6 +236,7 @@ impl IncomingMessage {
             IncomingContent::Unused if states.is_empty() => return Ok(None),
             IncomingContent::Unused => return Ok(Some(RestoredEntry::Outcome { id, recipients: states })),
         };
-        Ok(Some(RestoredEntry::Message(RestoredMessage { id, envelope, states, content, flags })))
+        let message = RestoredMessage { id, envelope, states, content, flags };
+        Ok(Some(RestoredEntry::Message(Box::new(message))))
     }
 }

@@ -8,27 +8,20 @@
 //! Without the servers it waits: nobody can say whose the lanes are.
 
 use std::fmt::Display;
-use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use mail::{LogLevel, ServerLog};
 use spool::{CommitStepConfig, FolderDisk, LaneId, LiveMessage, Spool};
-use tokio::runtime::Handle;
 use tokio::time::{Duration, sleep};
 
+use super::claim::{claim_own, log_wait, newest_epoch, take_up, until_answered};
 use super::copies::{self, OpenedLane};
 use super::folders::{AdoptedFolder, Aside, LaneFolders};
 use super::{AdmitMessages, ClusterNode, NodeError, NodeParts, NodeShared, RETRY_DELAY, millis_since_1970, watch};
-use crate::clock::boot_time;
-use crate::lane::owner::{Claim, LaneOwner};
-use crate::lane::{ReadFailure, StreamTail, TailFailure};
 use crate::thread::ClusterThread;
-use crate::{ClusterConfig, ClusterStep, Connection, LaneHandle, LaneStream, LaneTask, NewestEpoch, StreamError};
+use crate::{ClusterConfig, ClusterStep, Connection};
 
-/// Bytes of a lane's records that are on their way at the same time.
-const IN_FLIGHT_BYTES_MAX: u64 = 8 << 20;
-const NO_ANSWER: &str = "the NATS servers do not answer";
 /// How long closing the spool waits for the servers.
 const CLOSE_WAIT: Duration = Duration::from_secs(5);
 
@@ -136,12 +129,6 @@ fn lane_epochs(spool: &Spool, adopted: &[AdoptedFolder]) -> Vec<(LaneId, u32)> {
     own.chain(others).collect()
 }
 
-/// Routes the batches of a claimed lane, and watches over its end.
-pub(super) fn take_up(shared: &Arc<NodeShared>, handle: &LaneHandle) {
-    shared.step.insert(handle.lane(), handle.clone());
-    tokio::spawn(shared.clone().report_loss(handle.clone()));
-}
-
 fn reopen(spool: &Arc<Spool>, path: &Path, live_messages: &mut Vec<LiveMessage>) -> Result<(), NodeError> {
     let failed = |error| NodeError::Folder { path: path.to_owned(), error };
     let disk = FolderDisk::open(path).map_err(|error| failed(error.into()))?;
@@ -155,28 +142,6 @@ async fn connect(config: &ClusterConfig, log: &dyn ServerLog) -> Result<Connecti
         match Connection::open(config).await {
             Ok(connection) => return Ok(connection),
             Err(error) if !error.is_temporary() => return Err(error.into()),
-            Err(error) if !has_waited => log_wait(log, &error),
-            Err(_) => {}
-        }
-        has_waited = true;
-        sleep(RETRY_DELAY).await;
-    }
-}
-
-fn log_wait(log: &dyn ServerLog, error: &dyn Display) {
-    let text = "waiting for the NATS servers: nothing is accepted or delivered before they answer";
-    log.event(LogLevel::Warning, text, &[("error", error)]);
-}
-
-/// Sends a request until it is answered. The first failure is logged.
-pub(super) async fn until_answered<T, E: Display, F>(log: &dyn ServerLog, request: impl Fn() -> F) -> T
-where
-    F: Future<Output = Result<T, E>>,
-{
-    let mut has_waited = false;
-    loop {
-        match request().await {
-            Ok(answer) => return answer,
             Err(error) if !has_waited => log_wait(log, &error),
             Err(_) => {}
         }
@@ -266,75 +231,5 @@ impl FolderSorting<'_> {
     fn failed(&self, error: spool::OpenError) -> NodeError {
         let path = self.parts.lane_folders.first().cloned().unwrap_or_default();
         NodeError::Folder { path, error }
-    }
-}
-
-/// Claims a lane whose disk this node has, and returns the end of its stream before the claim.
-async fn claim_own(
-    shared: &Arc<NodeShared>,
-    lane: LaneId,
-    spool_epoch: u32,
-) -> Result<(LaneHandle, StreamTail), NodeError> {
-    let stream = shared.connection.lane_stream(lane);
-    let log = &*shared.parts.log;
-    loop {
-        match stream.ensure().await {
-            Ok(()) => break,
-            Err(error @ StreamError::Refused { .. }) => return Err(error.into()),
-            Err(error) => log_wait(log, &error),
-        }
-        sleep(RETRY_DELAY).await;
-    }
-    let (tail, newest) = until_answered(log, || end_of(&stream)).await;
-    if let Some(other) = newest.as_ref().filter(|newest| newest.record.node != shared.parts.config.node) {
-        return Err(NodeError::LaneLost { lane, reason: format!("node {}", other.record.node) });
-    }
-    let handle = claim(shared, stream, (&tail, newest.as_ref()), spool_epoch);
-    match handle.claimed().await {
-        Ok(_) => Ok((handle, tail)),
-        Err(end) => Err(NodeError::LaneLost { lane, reason: end.to_string() }),
-    }
-}
-
-/// Begins to claim a lane whose stream ends like this.
-pub(super) fn claim(
-    shared: &NodeShared,
-    stream: LaneStream,
-    (tail, newest): (&StreamTail, Option<&NewestEpoch>),
-    spool_epoch: u32,
-) -> LaneHandle {
-    let config = &shared.parts.config;
-    let claim = Claim {
-        epoch: newest.map_or(0, |newest| newest.header.epoch) + 1,
-        token: (shared.parts.random)(),
-        node: config.node.clone(),
-        spool_epoch,
-        last_sequence: tail.last_sequence,
-    };
-    let owner = LaneOwner::claim(config.lane_times(), IN_FLIGHT_BYTES_MAX, claim, boot_time());
-    LaneTask::start(&Handle::current(), stream, owner)
-}
-
-/// The end of a stream, and the newest epoch up to there. They are asked one after the other, maybe
-/// of different servers: if the last record is of a later epoch, they do not belong together.
-pub(super) async fn end_of(stream: &LaneStream) -> Result<(StreamTail, Option<NewestEpoch>), &'static str> {
-    let tail = stream.tail().await.map_err(|failure| match failure {
-        TailFailure::Foreign => "the last record of the stream is not one of Mailrace",
-        TailFailure::NoStream | TailFailure::Unavailable => NO_ANSWER,
-    })?;
-    let newest = newest_epoch(stream).await?;
-    let last = tail.record.as_ref().map(|record| record.epoch);
-    match last <= newest.as_ref().map(|newest| newest.header.epoch) {
-        true => Ok((tail, newest)),
-        false => Err("the servers of a stream do not agree on its last epoch yet"),
-    }
-}
-
-/// The newest epoch of a stream; None also if there is no stream.
-async fn newest_epoch(stream: &LaneStream) -> Result<Option<NewestEpoch>, &'static str> {
-    match stream.newest_epoch().await {
-        Ok(newest) => Ok(newest),
-        Err(ReadFailure::NoStream) => Ok(None),
-        Err(ReadFailure::Unavailable) => Err(NO_ANSWER),
     }
 }

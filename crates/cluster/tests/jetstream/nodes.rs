@@ -61,7 +61,7 @@ impl TestNode {
             adopts_lanes: true,
             version: "0".into(),
             configuration: "0".into(),
-            on_lane_lost: Box::new(move |lane, _| drop(tell_lost.lock().unwrap().send(lane))),
+            on_lane_lost: Box::new(move |lane, _| tell_lost.lock().unwrap().send(lane).unwrap_or_default()),
             random,
             log: Arc::new(PrintedLog),
         };

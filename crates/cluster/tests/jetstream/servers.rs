@@ -31,8 +31,8 @@ impl NatsServers {
         let folder = tempfile::tempdir().unwrap();
         let ports: Vec<u16> = (0..2 * count).map(|_| sim::free_port()).collect();
         let (clients, routes) = ports.split_at(count);
-        for number in 0..count {
-            let text = configuration(&folder, number, clients[number], routes);
+        for (number, port) in clients.iter().enumerate() {
+            let text = configuration(&folder, number, *port, routes);
             std::fs::write(folder.path().join(format!("{number}.conf")), text).unwrap();
         }
         let server = |port: &u16| Server { port: *port, process: None };

@@ -14,14 +14,14 @@ use crate::stream::Stream;
 #[derive(Clone, Debug)]
 pub(crate) struct LedgerEntry {
     pub(crate) content: Vec<u8>,
-    /// Its client was told that it is accepted.
-    pub(crate) is_acknowledged: bool,
+    /// Its client was told that it is accepted, since it is stored at this sequence.
+    pub(crate) acknowledged_at: Option<u64>,
     /// Somebody has given it a final state, with these bounces (None: without one).
     pub(crate) endings: Vec<Option<QueueId>>,
-    /// A final state is confirmed.
-    pub(crate) has_ended: bool,
-    /// Attempts that are confirmed.
-    pub(crate) attempts: u16,
+    /// The sequence of its confirmed final state.
+    pub(crate) ended_at: Option<u64>,
+    /// Numbers of attempts that are confirmed, by their sequences.
+    pub(crate) attempts: BTreeMap<u64, u16>,
 }
 
 #[derive(Default)]
@@ -47,16 +47,20 @@ impl Ledger {
         self.messages.get_mut(&id).unwrap()
     }
 
-    /// Nothing that was acknowledged is lost, and nothing that has ended is back.
-    pub(crate) fn check(&self, found: &Found) {
+    /// Of what was confirmed up to `last`: nothing that was acknowledged is lost, and nothing that has
+    /// ended is back. A node that was stopped may learn that it has claimed the lane when another one
+    /// owns it already, hence `last`.
+    pub(crate) fn check(&self, found: &Found, last: u64) {
+        let is_known = |sequence: Option<u64>| sequence.is_some_and(|sequence| sequence <= last);
         for (id, entry) in &self.messages {
             match found.live.get(id) {
                 Some(live) => {
                     assert!(live.content == entry.content, "{id} has other content");
-                    assert!(!entry.has_ended, "{id} has ended, and is back");
-                    assert!(live.attempts >= entry.attempts, "{id} has lost attempts");
+                    assert!(!is_known(entry.ended_at), "{id} has ended, and is back");
+                    let attempts = entry.attempts.range(..=last).next_back().map_or(0, |(_, attempts)| *attempts);
+                    assert!(live.attempts >= attempts, "{id} has lost attempts");
                 }
-                None if entry.is_acknowledged => self.check_ending(*id, entry, found),
+                None if is_known(entry.acknowledged_at) => self.check_ending(*id, entry, found),
                 None => {}
             }
         }

@@ -218,7 +218,7 @@ impl OwnerNode {
             OwnerAction::EpochRepeated { sequence } => self.retention.handle_epoch(sequence),
             OwnerAction::Confirmed { batch, range } => {
                 self.retention.handle_confirmed(batch, range);
-                self.confirm(batch, context.ledger);
+                self.confirm(batch, range.last, context.ledger);
             }
             OwnerAction::Failed { batch, .. } => self.withdraw(batch, context),
             OwnerAction::Fenced { .. } | OwnerAction::Lost { .. } | OwnerAction::Released => {
@@ -231,21 +231,21 @@ impl OwnerNode {
     /// Reads what earlier owners have said.
     fn adopt(&mut self, base: u64, context: &mut Context<'_>) {
         let found = read(context.stream, base);
-        context.ledger.check(&found);
+        context.ledger.check(&found, base);
         self.live = found.live;
         self.retention = found.retention;
         self.is_claimed = true;
         context.claims += 1;
     }
 
-    fn confirm(&mut self, batch: BatchId, ledger: &mut Ledger) {
+    fn confirm(&mut self, batch: BatchId, sequence: u64, ledger: &mut Ledger) {
         for submitted in self.batches.remove(&batch).unwrap_or_default() {
             match submitted {
-                Submitted::Message(id) => ledger.entry(id).is_acknowledged = true,
+                Submitted::Message(id) => ledger.entry(id).acknowledged_at = Some(sequence),
                 Submitted::Outcome(id, RecipientState::Waiting { attempts, .. }) => {
-                    ledger.entry(id).attempts = attempts;
+                    ledger.entry(id).attempts.insert(sequence, attempts);
                 }
-                Submitted::Outcome(id, _) => ledger.entry(id).has_ended = true,
+                Submitted::Outcome(id, _) => ledger.entry(id).ended_at = Some(sequence),
             }
         }
     }
@@ -293,7 +293,7 @@ impl OwnerNode {
 
     fn deliver(&mut self, context: &mut Context<'_>, entries: &mut Vec<CopiedEntry>) {
         let Some(id) = self.random_accepted(context) else { return };
-        assert!(!context.ledger.entry(id).has_ended, "{id} is delivered again");
+        assert!(context.ledger.entry(id).ended_at.is_none(), "{id} is delivered again");
         let (state, bounce) = match context.random.below(10) {
             0..4 => (RecipientState::Waiting { attempts: self.live[&id].attempts + 1, until: Timestamp(0) }, None),
             4..9 => (RecipientState::Delivered, None),
@@ -309,7 +309,7 @@ impl OwnerNode {
     fn random_accepted(&self, context: &mut Context<'_>) -> Option<QueueId> {
         let start = QueueId::new(SpoolId::new(7), 0, context.random.bits());
         let mut ids = self.live.range(start..).chain(self.live.range(..start)).map(|(id, _)| *id);
-        ids.find(|id| context.ledger.messages[id].is_acknowledged)
+        ids.find(|id| context.ledger.messages[id].acknowledged_at.is_some())
     }
 
     fn note_state(&mut self, id: QueueId, state: RecipientState) {
@@ -330,10 +330,10 @@ impl OwnerNode {
         context.random.fill(&mut content);
         let entry = LedgerEntry {
             content: content.clone(),
-            is_acknowledged: false,
+            acknowledged_at: None,
             endings: Vec::new(),
-            has_ended: false,
-            attempts: 0,
+            ended_at: None,
+            attempts: BTreeMap::new(),
         };
         context.ledger.messages.insert(id, entry);
         self.live.insert(id, FoundMessage { content: content.clone(), attempts: 0 });

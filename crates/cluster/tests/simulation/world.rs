@@ -95,11 +95,12 @@ impl World {
     pub(crate) fn check_end(&self) {
         let owners = self.hosts.iter().filter(|host| host.may_deliver(self.now)).count();
         assert_eq!(owners, 1, "one node owns the lane and may deliver");
-        self.ledger.check(&read(&self.stream, self.stream.last_sequence()));
+        let last = self.stream.last_sequence();
+        self.ledger.check(&read(&self.stream, last), last);
     }
 
     pub(crate) fn acknowledged(&self) -> usize {
-        self.ledger.messages.values().filter(|message| message.is_acknowledged).count()
+        self.ledger.messages.values().filter(|message| message.acknowledged_at.is_some()).count()
     }
 
     pub(crate) fn purged(&self) -> u64 {

@@ -1,0 +1,119 @@
+//! The claim of a lane: what has to be known of its stream before, and what begins with it.
+
+use std::fmt::Display;
+use std::future::Future;
+use std::sync::Arc;
+
+use mail::{LogLevel, ServerLog};
+use spool::LaneId;
+use tokio::runtime::Handle;
+use tokio::time::sleep;
+
+use super::{NodeError, NodeShared, RETRY_DELAY};
+use crate::clock::boot_time;
+use crate::lane::owner::{Claim, LaneOwner};
+use crate::lane::{ReadFailure, StreamTail, TailFailure};
+use crate::{LaneHandle, LaneStream, LaneTask, NewestEpoch, StreamError};
+
+/// Bytes of a lane's records that are on their way at the same time.
+const IN_FLIGHT_BYTES_MAX: u64 = 8 << 20;
+const NO_ANSWER: &str = "the NATS servers do not answer";
+
+/// Claims a lane whose disk this node has, and returns the end of its stream before the claim.
+pub(super) async fn claim_own(
+    shared: &Arc<NodeShared>,
+    lane: LaneId,
+    spool_epoch: u32,
+) -> Result<(LaneHandle, StreamTail), NodeError> {
+    let stream = shared.connection.lane_stream(lane);
+    let log = &*shared.parts.log;
+    loop {
+        match stream.ensure().await {
+            Ok(()) => break,
+            Err(error @ StreamError::Refused { .. }) => return Err(error.into()),
+            Err(error) => log_wait(log, &error),
+        }
+        sleep(RETRY_DELAY).await;
+    }
+    let (tail, newest) = until_answered(log, || end_of(&stream)).await;
+    if let Some(other) = newest.as_ref().filter(|newest| newest.record.node != shared.parts.config.node) {
+        return Err(NodeError::LaneLost { lane, reason: format!("node {}", other.record.node) });
+    }
+    let handle = claim(shared, stream, (&tail, newest.as_ref()), spool_epoch);
+    match handle.claimed().await {
+        Ok(_) => Ok((handle, tail)),
+        Err(end) => Err(NodeError::LaneLost { lane, reason: end.to_string() }),
+    }
+}
+
+/// Begins to claim a lane whose stream ends like this.
+pub(super) fn claim(
+    shared: &NodeShared,
+    stream: LaneStream,
+    (tail, newest): (&StreamTail, Option<&NewestEpoch>),
+    spool_epoch: u32,
+) -> LaneHandle {
+    let config = &shared.parts.config;
+    let claim = Claim {
+        epoch: newest.map_or(0, |newest| newest.header.epoch) + 1,
+        token: (shared.parts.random)(),
+        node: config.node.clone(),
+        spool_epoch,
+        last_sequence: tail.last_sequence,
+    };
+    let owner = LaneOwner::claim(config.lane_times(), IN_FLIGHT_BYTES_MAX, claim, boot_time());
+    LaneTask::start(&Handle::current(), stream, owner)
+}
+
+/// The end of a stream, and the newest epoch up to there. They are asked one after the other, maybe
+/// of different servers: if the last record is of a later epoch, they do not belong together.
+pub(super) async fn end_of(stream: &LaneStream) -> Result<(StreamTail, Option<NewestEpoch>), &'static str> {
+    let tail = stream.tail().await.map_err(|failure| match failure {
+        TailFailure::Foreign => "the last record of the stream is not one of Mailrace",
+        TailFailure::NoStream | TailFailure::Unavailable => NO_ANSWER,
+    })?;
+    let newest = newest_epoch(stream).await?;
+    let last = tail.record.as_ref().map(|record| record.epoch);
+    match last <= newest.as_ref().map(|newest| newest.header.epoch) {
+        true => Ok((tail, newest)),
+        false => Err("the servers of a stream do not agree on its last epoch yet"),
+    }
+}
+
+/// The newest epoch of a stream; None also if there is no stream.
+pub(super) async fn newest_epoch(stream: &LaneStream) -> Result<Option<NewestEpoch>, &'static str> {
+    match stream.newest_epoch().await {
+        Ok(newest) => Ok(newest),
+        Err(ReadFailure::NoStream) => Ok(None),
+        Err(ReadFailure::Unavailable) => Err(NO_ANSWER),
+    }
+}
+
+/// Routes the batches of a claimed lane, and watches over its end.
+pub(super) fn take_up(shared: &Arc<NodeShared>, handle: &LaneHandle) {
+    shared.step.insert(handle.lane(), handle.clone());
+    tokio::spawn(shared.clone().report_loss(handle.clone()));
+}
+
+/// Logs that the servers are waited for.
+pub(super) fn log_wait(log: &dyn ServerLog, error: &dyn Display) {
+    let text = "waiting for the NATS servers: nothing is accepted or delivered before they answer";
+    log.event(LogLevel::Warning, text, &[("error", error)]);
+}
+
+/// Sends a request until it is answered. The first failure is logged.
+pub(super) async fn until_answered<T, E: Display, F>(log: &dyn ServerLog, request: impl Fn() -> F) -> T
+where
+    F: Future<Output = Result<T, E>>,
+{
+    let mut has_waited = false;
+    loop {
+        match request().await {
+            Ok(answer) => return answer,
+            Err(error) if !has_waited => log_wait(log, &error),
+            Err(_) => {}
+        }
+        has_waited = true;
+        sleep(RETRY_DELAY).await;
+    }
+}
