@@ -68,9 +68,9 @@ async fn restore_until_done(
         let error = match spawn_blocking(move || restoring.run(&runtime)).await {
             Ok(Ok(Some((replayed, messages)))) => {
                 handle.seed(replayed.retention, reader(shared));
-                let took = format!("{:.1}", begin.elapsed().as_secs_f64());
+                let took = format!("{:.1}s", begin.elapsed().as_secs_f64());
                 let fields: [(&'static str, &dyn std::fmt::Display); 3] =
-                    [("lane", &lane), ("messages", &messages), ("seconds", &took)];
+                    [("lane", &lane), ("messages", &messages), ("took", &took)];
                 shared.log(LogLevel::Info, "took over a lane", &fields);
                 return;
             }

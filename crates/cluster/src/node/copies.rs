@@ -65,7 +65,7 @@ pub(super) async fn compare(shared: Arc<NodeShared>, handle: LaneHandle, opened:
 }
 
 fn log_comparison(shared: &NodeShared, lane: LaneId, to_copy: usize, finished: usize) {
-    let fields: [(&'static str, &dyn Display); 3] = [("lane", &lane), ("to_copy", &to_copy), ("finished", &finished)];
+    let fields: [(&'static str, &dyn Display); 3] = [("lane", &lane), ("messages", &to_copy), ("removed", &finished)];
     shared.log(LogLevel::Info, "compared a lane with its stream", &fields);
 }
 
