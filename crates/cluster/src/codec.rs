@@ -13,8 +13,6 @@
 //! and the envelope. The head of an outcome has the id, 0 or 1 and the id of a bounce, and states.
 //! States and envelopes are encoded as in the log of the spool. Numbers are little-endian.
 
-mod decoder;
-
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
@@ -23,17 +21,15 @@ use bytes::Bytes;
 use mail::{Body, BodyFlags, Envelope, QueueId};
 use spool::{DraftBody, EntryDraft, RecipientState, encode_envelope, encode_states};
 
-pub(crate) use decoder::BatchDecoder;
-
 /// The maximum length of a head: an envelope of 100,000 recipients has about 10 MB.
-const HEAD_BYTES_MAX: usize = 256 << 20;
+pub(crate) const HEAD_BYTES_MAX: usize = 256 << 20;
 
-const KIND_MESSAGE: u8 = 1;
-const KIND_OUTCOME: u8 = 2;
+pub(crate) const KIND_MESSAGE: u8 = 1;
+pub(crate) const KIND_OUTCOME: u8 = 2;
 
-const FLAG_DOT_LINES: u8 = 1;
-const FLAG_EIGHT_BIT: u8 = 2;
-const FLAG_ENDS_IN_CRLF: u8 = 4;
+pub(crate) const FLAG_DOT_LINES: u8 = 1;
+pub(crate) const FLAG_EIGHT_BIT: u8 = 2;
+pub(crate) const FLAG_ENDS_IN_CRLF: u8 = 4;
 
 /// An entry to encode.
 #[derive(Debug)]

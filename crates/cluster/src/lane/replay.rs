@@ -4,14 +4,16 @@
 //! is of an earlier one, is void. A batch without its last part is dropped. Content passes through, so
 //! memory is bounded by one record and one head, however large a message is.
 
+mod decoder;
+
 use std::collections::VecDeque;
 
 use bytes::Bytes;
 use mail::{BodyFlags, Envelope, QueueId};
 use spool::RecipientState;
 
+use self::decoder::BatchDecoder;
 use super::owner::StoredRange;
-use crate::codec::BatchDecoder;
 use crate::record::{EpochRecord, HEADER_BYTES, RecordError, RecordHeader, RecordKind};
 
 /// What the stream says, in its order.

@@ -1,4 +1,4 @@
-//! Decodes the parts of a batch as they come. Only heads are collected in memory; content passes
+//! Decodes the parts of a batch as they come; [`crate::codec`] has their form. Only heads are collected in memory; content passes
 //! through. Lengths are not trusted.
 
 use std::collections::VecDeque;
@@ -7,15 +7,15 @@ use bytes::{Buf, Bytes, BytesMut};
 use mail::{BodyFlags, QueueId, SpoolId};
 use spool::{decode_envelope, decode_states};
 
-use super::{FLAG_DOT_LINES, FLAG_EIGHT_BIT, FLAG_ENDS_IN_CRLF, HEAD_BYTES_MAX, KIND_MESSAGE, KIND_OUTCOME};
-use crate::lane::replay::{ReplayEvent, ReplayedMessage};
+use super::{ReplayEvent, ReplayedMessage};
+use crate::codec::{FLAG_DOT_LINES, FLAG_EIGHT_BIT, FLAG_ENDS_IN_CRLF, HEAD_BYTES_MAX, KIND_MESSAGE, KIND_OUTCOME};
 
 /// The length of kind and length before a head.
 const START_BYTES: usize = 5;
 
 /// The place in an encoded batch.
 #[derive(Default)]
-pub(crate) struct BatchDecoder {
+pub(super) struct BatchDecoder {
     /// The start of an entry whose head is not complete.
     head: BytesMut,
     content: Option<OpenContent>,
@@ -30,7 +30,7 @@ struct OpenContent {
 
 impl BatchDecoder {
     /// Decodes a part. An error is a description of the damage.
-    pub(crate) fn decode(&mut self, mut part: Bytes, events: &mut VecDeque<ReplayEvent>) -> Result<(), &'static str> {
+    pub(super) fn decode(&mut self, mut part: Bytes, events: &mut VecDeque<ReplayEvent>) -> Result<(), &'static str> {
         while !part.is_empty() {
             match &mut self.content {
                 Some(content) => {
@@ -44,7 +44,7 @@ impl BatchDecoder {
     }
 
     /// Whether the batch may end here.
-    pub(crate) fn is_between_entries(&self) -> bool {
+    pub(super) fn is_between_entries(&self) -> bool {
         self.head.is_empty() && self.content.is_none()
     }
 
