@@ -64,11 +64,16 @@ class Dashboard(ApiCase):
             lambda: all(text in self.browser.text(selector) for text in texts), f"{texts} in {selector}"
         )
 
+    def add_routes(self, **ports):
+        """Routes `NAME.test` to each port."""
+        config = pathlib.Path(self.server.config)
+        routes = "".join(route(f"{name}.test", f"[127.0.0.1]:{port}") for name, port in ports.items())
+        config.write_text(config.read_text() + routes)
+        run(self.server, "reload")
+
     def test_mail_for_a_dead_next_hop_is_held_explained_and_released(self):
         dead = free_port()
-        config = pathlib.Path(self.server.config)
-        config.write_text(config.read_text() + route("dead.test", f"[127.0.0.1]:{dead}"))
-        run(self.server, "reload")
+        self.add_routes(dead=dead)
         self.sign_in(self.operator)
         self.see("#state", "Takes mail")
         kept = self.send(self.server, "bob@dead.test")
@@ -111,10 +116,16 @@ class Dashboard(ApiCase):
         self.assertEqual(self.browser.run("return document.images.length"), 0)
 
     def test_nothing_is_cut_off_in_any_width_and_theme(self):
+        self.add_routes(dead=free_port(), well=self.host().port)
         self.defer_two()
         self.sign_in(self.operator)
-        self.see("#destination-list", "one.test")
-        self.browser.await_that(lambda: self.browser.run("return document.querySelectorAll('svg').length") == 3, "charts")
+        samples = "return samples.length"
+        while self.browser.run(samples) < 4:
+            for domain in ("well", "well", "well", "dead"):
+                self.send(self.server, f"bob@{domain}.test")
+        self.see("#destination-list", "one.test", "dead.test")
+        self.see("#next-hop-list", "unreachable")
+        self.assertEqual(self.browser.run("return document.querySelectorAll('svg').length"), 3)
         for width, height, theme in LOOKS:
             self.browser.look(width, height, theme)
             self.assertEqual(self.browser.run(OVERFLOW), [], (width, theme))

@@ -251,7 +251,7 @@ async function readDestinations() {
     ["Destination", name],
     ["Queue", (row) => row.queue],
     ["Recipients", (row) => count(row.recipients), true],
-    ["What blocks it", (row) => row.blocked.join("; ") || "nothing"],
+    ["What blocks it", (row) => row.blocked.join("; ") || "nothing: it leaves when it is due"],
     ["Act", acts],
   ];
   show("destination-list", table("Destinations", columns, destinations, "The queue is empty: all mail has left."));
