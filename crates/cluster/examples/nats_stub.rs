@@ -1,5 +1,5 @@
 //! Stands in for a NATS server in measurements: it answers each publish after a fixed time, and
-//! keeps nothing but the last record of each stream. What a node costs is then seen without the cost
+//! keeps nothing but the last record of each subject. What a node costs is then seen without the cost
 //! of real servers and their disks.
 //!
 //! `nats_stub ADDRESS MICROSECONDS` listens until it is killed. It knows what a node of a cluster
@@ -30,8 +30,8 @@ struct StubStream {
     subjects: Vec<String>,
     first: u64,
     last: u64,
-    last_subject: String,
-    last_record: Vec<u8>,
+    /// The last record of each subject, with its sequence.
+    records: HashMap<String, (u64, Vec<u8>)>,
 }
 
 fn main() {
@@ -153,7 +153,7 @@ fn store(streams: &mut HashMap<String, StubStream>, subject: &str, head: &str, r
         return Some(json!({"error": error, "stream": name, "seq": 0}));
     }
     stream.last += 1;
-    (stream.last_subject, stream.last_record) = (subject.to_owned(), record);
+    stream.records.insert(subject.to_owned(), (stream.last, record));
     Some(json!({"stream": name, "seq": stream.last}))
 }
 
@@ -181,12 +181,26 @@ fn answer_request(streams: &mut HashMap<String, StubStream>, request: &str, payl
             stream.first = body["seq"].as_u64().unwrap_or(stream.last + 1);
             Some(json!({"success": true, "purged": 0}))
         }
-        (_, "STREAM.MSG.GET", Some(stream)) => Some(json!({"message": {"subject": stream.last_subject,
-            "seq": stream.last, "data": BASE64_STANDARD.encode(&stream.last_record), "time": TIME}})),
+        (_, "STREAM.MSG.GET", Some(stream)) => Some(stream.message(&body)),
         (_, "STREAM.INFO" | "STREAM.UPDATE" | "STREAM.DELETE" | "STREAM.PURGE" | "STREAM.MSG.GET", None) => {
             Some(not_found)
         }
         _ => None,
+    }
+}
+
+impl StubStream {
+    /// The record that a request names, if it is still known.
+    fn message(&self, request: &Value) -> Value {
+        let is_wanted = |subject: &str, sequence: u64| {
+            request["last_by_subj"].as_str() == Some(subject) || request["seq"].as_u64() == Some(sequence)
+        };
+        let found = self.records.iter().find(|(subject, (sequence, _))| is_wanted(subject, *sequence));
+        match found {
+            Some((subject, (sequence, record))) => json!({"message": {"subject": subject, "seq": sequence,
+                "data": BASE64_STANDARD.encode(record), "time": TIME}}),
+            None => json!({"error": {"code": 404, "err_code": 10037, "description": "no message found"}}),
+        }
     }
 }
 
