@@ -280,7 +280,6 @@ fn start_control_server(
 fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::Result<RunningServer> {
     let StartInputs { sockets, acceptor, secret, limits, reload_sender, stop_server, drain_only } = inputs;
     let config = &loaded.config;
-    let joining = cluster::connect(config, drain_only, &log)?;
     let tables = OpenTables::open(config, tables::table_event_logger(log.clone()))?;
     // A server that drains its queue makes no mail of its own.
     let collector = if drain_only { None } else { from_config::report_collector(config, &log)? };
@@ -298,29 +297,16 @@ fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::R
         explainer,
         chosen,
     } = ServerParts::build(config, tables, secret, limits, None, collector.as_ref(), &log)?;
-    let outcome_counters = Arc::new(OutcomeCounters::default());
-    let inputs = DispatcherInputs {
-        limits,
-        outcome_counters: &outcome_counters,
-        reports: collector.as_ref(),
-        cluster: joining.as_ref(),
-    };
-    let (spool, flow, scheduler) = start_dispatcher(config, dispatcher, &queues, &inputs, &log)?;
-    let cluster = joining.map(|node| RunningCluster::start(node, &spool, &scheduler, stop_server)).transpose()?;
+    let inputs = FlowInputs { limits, reports: collector.as_ref(), drain_only, stop_server };
+    let StartedFlow { spool, flow, scheduler, outcome_counters, cluster } =
+        start_flow(config, dispatcher, &queues, inputs, &log)?;
     let monitor = monitor(config, scheduler.clone(), log.clone());
     let intake = Arc::new(intake_context::create(config, intake, spool, monitor.handle(), log.clone()));
     let gauges = monitor.start(config.load.every)?;
-    let control_context = SharedControlState {
-        scheduler,
-        log: log.clone(),
-        outcome_counters,
-        reload_sender,
-        cluster: cluster.clone().map(|cluster| cluster as Arc<dyn ClusterOperator>),
-        stopping: Arc::default(),
-    };
-    let (rules, lists) = (access_rules.clone(), &dnsbl_lists);
+    let control_context = control_context((scheduler, outcome_counters), reload_sender, &cluster, log.clone());
+    let rules = access_rules.clone();
     let control_parts =
-        from_config::control_parts(config, explainer, intake.clone(), &retrieval, rules, &tables, lists);
+        from_config::control_parts(config, explainer, intake.clone(), &retrieval, rules, &tables, &dnsbl_lists);
     let signing = &senders.signing;
     let reports = collector.map(|collector| start_reports(config, collector, &intake, signing, &log)).transpose()?;
     let parts = server_parts::with_counters(control_parts, chosen, &senders, reports.as_ref());
@@ -394,28 +380,52 @@ fn start_drop_scanner(
     DropFolderScanner::start(folder).context("starting")
 }
 
-/// What the threads that deliver mail start with, besides their configuration.
-struct DispatcherInputs<'a> {
-    limits: ProcessLimits,
-    outcome_counters: &'a Arc<OutcomeCounters>,
-    reports: Option<&'a ReportCollector>,
-    cluster: Option<&'a StartingNode>,
+/// What handlers of operators' requests share.
+fn control_context(
+    (scheduler, outcome_counters): (SchedulerHandle, Arc<OutcomeCounters>),
+    reload_sender: ReloadSender,
+    cluster: &Option<Arc<RunningCluster>>,
+    log: Arc<Log>,
+) -> SharedControlState {
+    let cluster = cluster.clone().map(|cluster| cluster as Arc<dyn ClusterOperator>);
+    SharedControlState { scheduler, log, outcome_counters, reload_sender, cluster, stopping: Arc::default() }
 }
 
-/// Opens the spool, whose messages go into the queues, and starts the threads that deliver them.
-fn start_dispatcher(
+/// What the message flow starts with, besides its configuration.
+struct FlowInputs<'a> {
+    limits: ProcessLimits,
+    reports: Option<&'a ReportCollector>,
+    drain_only: bool,
+    /// Stops the server in an orderly way.
+    stop_server: Box<dyn Fn() + Send + Sync>,
+}
+
+/// The message flow, from the spool on.
+struct StartedFlow {
+    spool: Arc<Spool>,
+    flow: Dispatcher,
+    scheduler: SchedulerHandle,
+    outcome_counters: Arc<OutcomeCounters>,
+    cluster: Option<Arc<RunningCluster>>,
+}
+
+/// Opens the spool, whose messages go into the queues, starts the threads that deliver them, and claims
+/// the lanes in the cluster.
+fn start_flow(
     config: &Config,
     dispatcher: DispatcherConfig,
     queue_config: &queue::SchedulerConfig,
-    inputs: &DispatcherInputs<'_>,
+    inputs: FlowInputs<'_>,
     log: &Arc<Log>,
-) -> anyhow::Result<(Arc<Spool>, Dispatcher, SchedulerHandle)> {
-    let DispatcherInputs { limits, outcome_counters, reports, cluster } = *inputs;
+) -> anyhow::Result<StartedFlow> {
+    let FlowInputs { limits, reports, drain_only, stop_server } = inputs;
+    let joining = cluster::connect(config, drain_only, log)?;
+    let outcome_counters = Arc::new(OutcomeCounters::default());
     let (scheduler, receiver): (SchedulerHandle, SchedulerReceiver) = dispatch::scheduler_channel();
     let mut queues = Queues::new(queue_config.clone(), server_parts::random());
     let mut admit = |message| dispatch::enqueue_recovered_message(&mut queues, &dispatcher.rules, &scheduler, message);
     let events = dispatch::spool_event_handler(scheduler.clone(), log.clone());
-    let spool = Arc::new(open_spool(config, events, cluster.map(StartingNode::commit_step), &mut admit)?);
+    let spool = Arc::new(open_spool(config, events, joining.as_ref().map(StartingNode::commit_step), &mut admit)?);
     let fields: [(&'static str, &dyn Display); 2] =
         [("messages", &queues.message_count()), ("recipients", &queues.recipient_count())];
     log.event(LogLevel::Info, "the spool is open", &fields);
@@ -426,10 +436,12 @@ fn start_dispatcher(
         smtp_threads: limits.threads,
         outcome_counters: outcome_counters.clone(),
         tls_sessions: tls_reports::session_log(config, reports),
-        lane_fence: cluster.map(|node| Arc::new(ClusterFence(node.step())) as Arc<dyn LaneFence>),
+        lane_fence: joining.as_ref().map(|node| Arc::new(ClusterFence(node.step())) as Arc<dyn LaneFence>),
         log: log.clone(),
     };
-    Ok((spool, Dispatcher::start(parts, scheduler.clone(), receiver)?, scheduler))
+    let flow = Dispatcher::start(parts, scheduler.clone(), receiver)?;
+    let cluster = joining.map(|node| RunningCluster::start(node, &spool, &scheduler, stop_server)).transpose()?;
+    Ok(StartedFlow { spool, flow, scheduler, outcome_counters, cluster })
 }
 
 fn open_spool(
