@@ -96,9 +96,7 @@ pub fn run(loaded: &LoadedConfig, drain_only: bool) -> anyhow::Result<()> {
     doubts.iter().for_each(|doubt| log.event(LogLevel::Warning, doubt, &[]));
     let secret = logins::load_or_create_secret(config)?;
     let (reload_sender, mut reload_requests) = unbounded_channel();
-    let commands_of_cluster = command_sender.clone();
-    // Only fails at shutdown.
-    let stop_server = Box::new(move || drop(commands_of_cluster.send(ServerCommand::Stop)));
+    let stop_server = stop_order(command_sender.clone());
     let inputs = StartInputs { sockets, acceptor, secret, limits, launcher, reload_sender, stop_server, drain_only };
     let mut running = start(loaded, inputs, log.clone())?;
     is_serving.store(true, Relaxed);
@@ -144,6 +142,12 @@ pub fn run(loaded: &LoadedConfig, drain_only: bool) -> anyhow::Result<()> {
         }
         _ => Ok(()),
     }
+}
+
+/// Orders the server to stop.
+fn stop_order(commands: UnboundedSender<ServerCommand>) -> Box<dyn Fn() + Send + Sync> {
+    // Only fails at shutdown.
+    Box::new(move || drop(commands.send(ServerCommand::Stop)))
 }
 
 /// The sockets of all listeners. A server that only drains its queue has none, and closes those that
