@@ -1,5 +1,7 @@
 //! Programs through a launcher: how they end, what they get, and what they cannot do.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};

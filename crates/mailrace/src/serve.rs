@@ -91,9 +91,8 @@ pub fn run(loaded: &LoadedConfig, drain_only: bool) -> anyhow::Result<()> {
         log.event(LogLevel::Warning, "running as root; set `user` to drop privileges after binding", &[]);
     }
     server_parts::log_config_warnings(config, sessions, &log);
-    doubts.iter().for_each(|doubt| log.event(LogLevel::Warning, doubt, &[]));
-    let doubts = config::check_secret_files(loaded)?;
-    doubts.iter().for_each(|doubt| log.event(LogLevel::Warning, doubt, &[]));
+    log_doubts(&doubts, &log);
+    log_doubts(&config::check_secret_files(loaded)?, &log);
     let secret = logins::load_or_create_secret(config)?;
     let (reload_sender, mut reload_requests) = unbounded_channel();
     let stop_server = stop_order(command_sender.clone());
@@ -142,6 +141,10 @@ pub fn run(loaded: &LoadedConfig, drain_only: bool) -> anyhow::Result<()> {
         }
         _ => Ok(()),
     }
+}
+
+fn log_doubts(doubts: &[String], log: &Log) {
+    doubts.iter().for_each(|doubt| log.event(LogLevel::Warning, doubt, &[]));
 }
 
 /// Orders the server to stop.
