@@ -7,8 +7,8 @@ mod names;
 mod nodes;
 mod renewals;
 
-pub use connection::{Connection, OpenError};
-pub use lane_stream::{LaneStream, NewestEpoch, ReadError, StreamError};
+pub use connection::{Connection, OpenError, StreamError};
+pub use lane_stream::{LaneStream, NewestEpoch, ReadError};
 pub use names::control_subject;
 pub(crate) use names::parse_lane;
 pub use nodes::{AskError, NodeEntry, NodeRequest, NodesBucket, WRITE_INTERVAL};

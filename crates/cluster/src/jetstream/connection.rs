@@ -10,10 +10,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use async_nats::jetstream::context::{ContextBuilder, RequestErrorKind};
+use async_nats::jetstream::context::{ContextBuilder, RequestError, RequestErrorKind};
 use async_nats::jetstream::response::Response;
 use async_nats::jetstream::{self, ErrorCode};
-use async_nats::{Client, ConnectErrorKind, ConnectOptions, Event, connection::State};
+use async_nats::{Client, ConnectErrorKind, ConnectOptions, Event, Subscriber, connection::State};
 use tokio::sync::watch;
 
 use crate::config::ClusterConfig;
@@ -83,6 +83,22 @@ pub enum OpenError {
     /// No server answers now; one may do so later.
     #[error("no NATS server can be used now: {0}")]
     Unreachable(String),
+}
+
+/// Why a stream is not there or not as it must be.
+#[derive(Debug, thiserror::Error)]
+pub enum StreamError {
+    /// The servers did not answer; they may do so later.
+    #[error("the NATS servers do not answer: {0}")]
+    Unavailable(String),
+    /// The servers refuse.
+    #[error("the NATS servers refuse to make or change stream {stream}: {reason}")]
+    Refused {
+        /// The name of the stream.
+        stream: String,
+        /// What they say.
+        reason: String,
+    },
 }
 
 impl OpenError {
@@ -159,14 +175,26 @@ impl Connection {
         &self.shared.config
     }
 
+    /// Subscribes to a subject. When this returns, the server passes its messages on.
+    pub(crate) async fn subscribe(&self, subject: String) -> Result<Subscriber, StreamError> {
+        let unavailable = |error: &dyn std::fmt::Display| StreamError::Unavailable(error.to_string());
+        let messages = self.client().subscribe(subject).await.map_err(|error| unavailable(&error))?;
+        // A server takes what one connection sends in its order: an answer follows the subscription.
+        self.ask_account().await.map_err(|error| unavailable(&error))?;
+        Ok(messages)
+    }
+
+    /// What is in the answer depends on the server's version; that there is one is enough.
+    async fn ask_account(&self) -> Result<Response<serde_json::Value>, RequestError> {
+        self.context().request("INFO", b"").await
+    }
+
     async fn check_server(&self) -> Result<(), OpenError> {
         let (server, version) = self.server();
         if parse_version(&version).is_none_or(|version| version < SERVER_VERSION_MIN) {
             return Err(OpenError::TooOld { server, version });
         }
-        // What is in the answer depends on the version; that there is one is enough.
-        let answer: Result<Response<serde_json::Value>, _> = self.context().request("INFO", b"").await;
-        match answer {
+        match self.ask_account().await {
             Ok(Response::Ok(_)) => Ok(()),
             Ok(Response::Err { error }) if is_disabled(error.error_code()) => Err(OpenError::NoJetStream { server }),
             Ok(Response::Err { error }) => Err(OpenError::Unreachable(format!("JetStream does not answer: {error}"))),

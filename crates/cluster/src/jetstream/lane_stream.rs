@@ -18,7 +18,7 @@ use bytes::Bytes;
 use futures_util::{Stream, StreamExt, stream};
 use spool::LaneId;
 
-use super::connection::Connection;
+use super::connection::{Connection, StreamError};
 use super::names::{lane_of_stream, record_subject, stream_name};
 use crate::lane::{PublishFailure, ReadFailure, RecordSubject, Slot, StreamTail, TailFailure};
 use crate::record::{EpochRecord, RecordHeader};
@@ -58,22 +58,6 @@ pub struct NewestEpoch {
     pub header: RecordHeader,
     /// The owner.
     pub record: EpochRecord,
-}
-
-/// Why a stream is not there or not as it must be.
-#[derive(Debug, thiserror::Error)]
-pub enum StreamError {
-    /// The servers did not answer; they may do so later.
-    #[error("the NATS servers do not answer: {0}")]
-    Unavailable(String),
-    /// The servers refuse.
-    #[error("the NATS servers refuse to make or change stream {stream}: {reason}")]
-    Refused {
-        /// The name of the stream.
-        stream: String,
-        /// What they say.
-        reason: String,
-    },
 }
 
 /// Why a record could not be read.

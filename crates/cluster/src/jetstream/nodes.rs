@@ -12,8 +12,8 @@ use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
 use serde::{Deserialize, Serialize};
 
-use super::connection::Connection;
-use super::lane_stream::{StreamError, ensure_stream};
+use super::connection::{Connection, StreamError};
+use super::lane_stream::ensure_stream;
 use super::names::{control_subject, nodes_bucket};
 use crate::NodeName;
 
@@ -118,8 +118,7 @@ impl Connection {
     /// The requests that other nodes send to this one.
     pub async fn requests(&self) -> Result<impl Stream<Item = NodeRequest> + Send + use<>, StreamError> {
         let config = self.config();
-        let subscribed = self.client().subscribe(control_subject(&config.name, &config.node)).await;
-        let messages = subscribed.map_err(|error| StreamError::Unavailable(error.to_string()))?;
+        let messages = self.subscribe(control_subject(&config.name, &config.node)).await?;
         let connection = self.clone();
         Ok(messages.map(move |message| NodeRequest {
             payload: message.payload,

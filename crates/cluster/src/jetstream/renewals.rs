@@ -6,15 +6,13 @@
 use futures_util::{Stream, StreamExt};
 use spool::LaneId;
 
-use super::connection::Connection;
-use super::lane_stream::StreamError;
+use super::connection::{Connection, StreamError};
 use super::names::{all_renew_subjects, lane_of_renewal};
 
 impl Connection {
     /// The lanes whose owners give a sign of life, as they do so. Ends when the connection is closed.
     pub async fn renewals(&self) -> Result<impl Stream<Item = LaneId> + Send + use<>, StreamError> {
-        let subscribed = self.client().subscribe(all_renew_subjects(&self.config().name)).await;
-        let messages = subscribed.map_err(|error| StreamError::Unavailable(error.to_string()))?;
+        let messages = self.subscribe(all_renew_subjects(&self.config().name)).await?;
         Ok(messages.filter_map(|message| std::future::ready(lane_of_renewal(&message.subject))))
     }
 }
