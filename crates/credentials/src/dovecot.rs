@@ -255,7 +255,7 @@ mod tests {
         tokio::spawn(async move {
             let (mut stream, _) = listener.accept().await.unwrap();
             stream.write_all(b"220 mx.example.org ESMTP\r\nDONE\n").await.unwrap();
-            stream.read(&mut [0; 1]).await.unwrap();
+            stream.read_exact(&mut [0; 1]).await.unwrap();
         });
         let checker = DovecotChecker::start(socket, 4).unwrap();
         let check = checker.verify("alice", "secret", CLIENT).await;
