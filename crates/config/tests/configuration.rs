@@ -169,6 +169,17 @@ fn fewer_connections_than_the_usual_first_ones_are_no_fault() {
 }
 
 #[test]
+fn durability_can_be_relaxed_but_not_in_a_cluster() {
+    const RELAXED: &str = "[spool]\ndurability = \"relaxed\"\nsync_every = \"250ms\"\n";
+    let spool = parse(RELAXED).unwrap().spool;
+    assert_eq!(spool.durability, Durability::Relaxed { sync_every: Duration::from_millis(250) });
+    let cluster = "[cluster]\nname = \"mx\"\nnode = \"mx-1\"\nservers = [\"nats://10.0.0.1:4222\"]\n";
+    parse(cluster).unwrap();
+    let found = faults(&[RELAXED, cluster].concat());
+    assert!(found.contains("`[cluster]` is not allowed here") && found.contains("durability = \"commit\""), "{found}");
+}
+
+#[test]
 fn a_machine_without_a_usable_name_is_localhost() {
     for name in ["", "a b", "-"] {
         assert_eq!(&*Config::parse("", "", name).unwrap().hostname, "localhost");
@@ -184,7 +195,6 @@ fn every_setting_arrives_where_it_belongs() {
     assert_eq!(boxes.line_ends, LineEnds::Lf);
     let names: Vec<_> = config.queues.iter().map(|queue| &*queue.name).collect();
     assert_eq!(names, ["local", "standard", "lame", "lists"]);
-    assert_eq!(config.spool.durability, Durability::Relaxed { sync_every: Duration::from_millis(250) });
     assert_eq!((config.log.format, config.log.to), (LogFormat::Json, LogTarget::File("/srv/mail/log".into())));
 }
 

@@ -5,7 +5,10 @@ use std::time::Duration;
 
 use cluster::{ClusterConfig, ClusterName, ClusterTls, NatsServer, NodeName};
 
+use spool::Durability;
+
 use super::{Unique, fill_path, unspanned};
+use crate::error::ConfigError;
 use crate::section::Section;
 use crate::value_kind::{self, ValueKind};
 
@@ -36,8 +39,18 @@ const LEASE_MAX: Duration = Duration::from_secs(60);
 
 /// The cluster; None without the section. A node has the name of its machine unless the file says
 /// otherwise, so that all nodes can have the same file.
-pub(super) fn cluster(document: &mut Section<'_, '_>, machine: &str, data_dir: &Path) -> Option<ClusterConfig> {
+pub(super) fn cluster(
+    document: &mut Section<'_, '_>,
+    machine: &str,
+    data_dir: &Path,
+    durability: Durability,
+) -> Option<ClusterConfig> {
     let mut section = document.section("cluster")?;
+    if durability != Durability::Commit {
+        // After a power failure, what the disk has lost would count as finished, and end in the stream too.
+        let label = "expected only with durability = \"commit\" in [spool]".to_owned();
+        section.report_error(ConfigError::new(section.span(), "`[cluster]` is not allowed here".to_owned(), label));
+    }
     let name = section.take("name", &NAME).or_else(|| ClusterConfig::NAME.parse().ok());
     let servers = servers(&mut section);
     let node = node(&mut section, machine);

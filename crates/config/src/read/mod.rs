@@ -95,6 +95,7 @@ fn read_document(mut document: Section<'_, '_>, machine: &str) -> Config {
     let queues = queues::queues(&mut document, &table_names);
     let (routes, message_routes) = routing::routes(&mut document, &table_names, &transports, &domains);
     let content = content::rules(&mut document, &table_names, &listeners, &queues);
+    let spool = storage::spool(&mut document, &data_dir, limits.spill_above, &mut load.limits);
     Config {
         user: document.take("user", &value_kind::TEXT).map(Into::into),
         allow_root: document.take_or("allow_root", &value_kind::FLAG, false),
@@ -128,8 +129,8 @@ fn read_document(mut document: Section<'_, '_>, machine: &str) -> Config {
         bounce: limits::bounce(&mut document),
         signing: signing::signing(&mut document, &table_names, &data_dir),
         srs: srs::srs(&mut document, &hostname, &data_dir),
-        cluster: cluster::cluster(&mut document, machine, &data_dir),
-        spool: storage::spool(&mut document, &data_dir, limits.spill_above, &mut load.limits),
+        cluster: cluster::cluster(&mut document, machine, &data_dir, spool.durability),
+        spool,
         log: storage::log(&mut document, &data_dir),
         admin: storage::admin(&mut document, &data_dir),
         api: retrieval::api(&mut document),
