@@ -94,7 +94,6 @@ fn read_document(mut document: Section<'_, '_>, machine: &str) -> Config {
     let listeners = listeners(&mut document, &inputs);
     let queues = queues::queues(&mut document, &table_names);
     let (routes, message_routes) = routing::routes(&mut document, &table_names, &transports, &domains);
-    let content = content::rules(&mut document, &table_names, &listeners, &queues);
     let spool = storage::spool(&mut document, &data_dir, limits.spill_above, &mut load.limits);
     Config {
         user: document.take("user", &value_kind::TEXT).map(Into::into),
@@ -110,7 +109,7 @@ fn read_document(mut document: Section<'_, '_>, machine: &str) -> Config {
         missing_addresses,
         relay: relay(&mut document),
         access: access::rules(&mut document, &table_names, &sender_auth),
-        content,
+        content: content::rules(&mut document, &table_names, &listeners, &queues),
         rewrite: rewrite::rewriting(&mut document, &table_names),
         bcc: rewrite::copies(&mut document, &table_names),
         milters: external::milters(&mut document, &listeners),
