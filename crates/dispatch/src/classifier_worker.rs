@@ -388,7 +388,7 @@ mod tests {
 
     #[test]
     fn a_check_chooses_a_content_filter_by_field() {
-        let traits = |is_maildir| TransportTraits { by_mx: !is_maildir, is_maildir };
+        let traits = |is_maildir: bool| TransportTraits { by_mx: !is_maildir, is_maildir };
         let transports = [("smtp".into(), traits(false)), ("maildir".into(), traits(true))].into();
         let routes = MessageRoutes { transports, ..MessageRoutes::default() };
         let rules = ClassifierRules { has_chosen_filters: true, routes, ..ClassifierRules::plain() };
