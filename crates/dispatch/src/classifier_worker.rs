@@ -404,9 +404,9 @@ mod tests {
         let trace = "Received: x\r\n";
         let filter = |value: &str| format!("{FILTER_FIELD}: {value}\r\n{trace}\r\n");
         let named = filter("smtp:[127.0.0.1]:10024");
-        assert_eq!(chosen(&envelope, &named).as_deref(), Some("smtp>127.0.0.1:10024"));
+        assert_eq!(chosen(&envelope, &named).as_deref(), Some("smtp>[127.0.0.1]:10024"));
         let last = format!("{FILTER_FIELD}: smtp:[127.0.0.2]\r\n{named}");
-        assert_eq!(chosen(&envelope, &last).as_deref(), Some("smtp>127.0.0.2"));
+        assert_eq!(chosen(&envelope, &last).as_deref(), Some("smtp>[127.0.0.2]"));
         assert!(chosen(&envelope, &filter("gone:")).is_some_and(|why| why.ends_with("unknown transport")));
         assert!(chosen(&envelope, &filter("maildir:")).is_some_and(|why| why.contains("not the transport")));
         assert_eq!(chosen(&envelope, &format!("{trace}{named}")), None);
