@@ -22,7 +22,7 @@ STRANGERS = """
 [smtp]
 xclient_from = ["127.0.0.1"]
 """
-_START_SECONDS_MAX = 120.0
+_START_SECONDS_MAX = 90.0
 _STOP_SECONDS_MAX = 30.0
 
 

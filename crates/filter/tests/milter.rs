@@ -164,7 +164,7 @@ impl CheckedMessage for Message {
 fn session<'a>(sender: Option<&'a Address>, recipient: Option<&'a Address>) -> SessionInfo<'a> {
     SessionInfo {
         client: Some(Ipv4Addr::new(192, 0, 2, 1).into()),
-        client_port: 4321,
+        client_port: 0x3039,
         listener: Some("127.0.0.1:25".parse().unwrap()),
         helo: Some("a.test"),
         sender: Some(sender),
@@ -225,7 +225,7 @@ async fn a_milter_is_told_of_every_stage_as_postfix_tells_it() {
     assert_eq!(verdict_with(&script, |_| {}).await, Verdict::default());
     let connect = format!(
         "DCj|mx.test|{{daemon_name}}|mx.test|{{daemon_port}}|25|v|Mailrace {}|_|mail.a.test [192.0.2.1]|\
-         {{client_addr}}|192.0.2.1|{{client_port}}|4321|{{client_name}}|mail.a.test|{{client_ptr}}|mail.a.test|\
+         {{client_addr}}|192.0.2.1|{{client_port}}|12345|{{client_name}}|mail.a.test|{{client_ptr}}|mail.a.test|\
          {{client_resolve}}|OK|",
         env!("CARGO_PKG_VERSION")
     );
@@ -233,7 +233,7 @@ async fn a_milter_is_told_of_every_stage_as_postfix_tells_it() {
     let told: Vec<&str> = heard[1..].iter().map(String::as_str).collect();
     let expected = [
         &*connect,
-        "Cmail.a.test|4||192.0.2.1|",
+        "Cmail.a.test|409192.0.2.1|",
         "Ha.test|",
         "DM{mail_addr}|a@a.test|{mail_host}|a.test|",
         "M<a@a.test>|",
