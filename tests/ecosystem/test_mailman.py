@@ -10,9 +10,10 @@ import unittest
 
 from daemons import DaemonCase, header, installed, is_root, whole_message
 from harness import await_messages, await_that, mail_files
-from outbound import EVERYONE, mail_events
+from outbound import EVERYONE, await_event, mail_events
 from peers.smtp import free_port
 from recipes import recipe
+from test_reload import reload
 
 USER = "list"
 POST = "announce@bench.test"
@@ -107,13 +108,14 @@ class Mailman(DaemonCase):
         self.assertNotIn("list-id", header(own))
 
     def test_a_subscription_is_confirmed_by_mail(self):
-        self.send(self.server, "announce-join@bench.test", sender="postmaster@bench.test", message=post("", "postmaster"))
+        question = post("", "postmaster", "announce-join@bench.test")
+        self.send(self.server, "announce-join@bench.test", sender="postmaster@bench.test", message=question)
         (asked,) = await_that(
             lambda: with_subject(self.server, "postmaster", "confirm"), "the question", self.server, 60
         )  # fmt: skip
-        reply_to = email.message_from_bytes(asked.read_bytes())["From"]
-        (address,) = re.findall(r"announce-confirm\+[0-9a-f]+@bench\.test", reply_to)
-        answer = post("Re: confirm", "postmaster")
+        question = email.message_from_bytes(asked.read_bytes())
+        (address,) = re.findall(r"announce-confirm\+[0-9a-f]+@bench\.test", question["From"])
+        answer = post(f"Re: {question['Subject']}", "postmaster", address)
         self.send(self.server, address, sender="postmaster@bench.test", message=answer)
         await_that(
             lambda: "postmaster@bench.test" in self.mailman("members", POST), "the subscription", self.server, 60
@@ -126,14 +128,24 @@ class Mailman(DaemonCase):
         )  # fmt: skip
         self.assertEqual(delivered[0].transport, "lmtp")
 
+    def test_a_new_list_is_known_after_a_reload(self):
+        with self.assertRaisesRegex(AssertionError, "550 5.1.1"):
+            self.send(self.server, "news@bench.test")
+        self.mailman("create", "news@bench.test")
+        (self.home / "data" / "postfix_lmtp").chmod(0o644)
+        reload(self.server)
+        self.send(self.server, "news@bench.test", message=post("first", to="news@bench.test"))
+        await_event(self.server, "delivered", to="<news@bench.test>", transport="lmtp")
+
     def test_what_is_no_list_is_refused(self):
         with self.assertRaisesRegex(AssertionError, "550 5.1.1"):
             self.send(self.server, "announce-nothing@bench.test")
 
 
-def post(subject, author="alice"):
-    """A message of a member."""
-    return whole_message(subject).replace(b"Sender <sender@client.test>", f"{author}@bench.test".encode())
+def post(subject, author="alice", to=POST):
+    """A message to the list, or to an address of it."""
+    message = whole_message(subject).replace(b"Sender <sender@client.test>", f"{author}@bench.test".encode())
+    return message.replace(b"To: alice@bench.test", f"To: {to}".encode())
 
 
 def with_subject(server, user, words):
