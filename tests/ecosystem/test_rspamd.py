@@ -1,12 +1,15 @@
 """rspamd as a milter: spam is refused, likely spam is marked or greylisted, and other mail gets its fields."""
 
+import base64
 import re
 import time
 import unittest
 
 from daemons import CLIENT, DaemonCase, header, installed, is_root, spam, whole_message
-from harness import await_messages
+from harness import Client, await_messages, await_that
 from name_server import NameServer
+from outbound import identity
+from peers.mailrace import LOGINS, listener
 from peers.smtp import free_port
 from recipes import recipe
 
@@ -98,10 +101,26 @@ class Rspamd(DaemonCase):
             time.sleep(0.5)
         await_messages(self.server, "alice", 1)
 
-    def test_it_knows_the_client_and_the_user(self):
-        self.deliver(self.server, whole_message("logged"))
-        log = (self.home / "log" / "rspamd.log").read_text()
-        self.assertTrue(re.search(rf"rcpts?: <alice@bench.test>.*|ip: {CLIENT}", log), log[-2000:])
+    def test_it_knows_the_message_and_its_client(self):
+        reply = self.deliver(self.server, whole_message("logged"))
+        line = self.await_line(rf"qid: <{identity(reply)}>")
+        self.assertIn(f"ip: {CLIENT}", line)
+        self.assertRegex(line, "rcpts?: <alice@bench.test>")
+
+    def test_it_knows_the_user(self):
+        server = self.serve(self.recipe.toml + LOGINS + listener("submission"), place="submission")
+        with Client(server.ports["submission"]) as client:
+            client.greet()
+            secret = base64.b64encode(b"\0alice@bench.test\0secret").decode()
+            self.assertEqual(client.say(f"AUTH PLAIN {secret}").code, 235)
+            reply = client.deliver(whole_message("mine"), "bob@bench.test", sender="alice@bench.test")
+        self.assertEqual(reply.code, 250, reply)
+        self.assertIn("user: alice@bench.test", self.await_line(rf"qid: <{identity(reply)}>"))
+
+    def await_line(self, pattern):
+        """The line of its log in which this is."""
+        lines = lambda: (self.home / "log" / "rspamd.log").read_text().splitlines()
+        return await_that(lambda: [line for line in lines() if re.search(pattern, line)], pattern, self.server)[-1]
 
 
 if __name__ == "__main__":
