@@ -10,7 +10,6 @@ from daemons import DaemonCase, header, installed
 from harness import await_messages, folder
 from outbound import EVERYONE
 from peers.mailrace import route
-from peers.smtp import free_port
 from recipes import recipe
 from test_dkim_signing import Keys, message, signatures
 
@@ -22,12 +21,14 @@ class OpenDkim(DaemonCase):
         made = folder()
         cls.addClassCleanup(made.cleanup)
         cls.keys = Keys(pathlib.Path(made.name))
-        cls.port = free_port()
         cls.home = cls.make_home("opendkim")
         key = cls.home / "mail.private"
         key.write_bytes(cls.keys.files["rsa"].read_bytes())
         key.chmod(0o644)
-        texts = {"8891": str(cls.port), "/etc/dkimkeys/mail.private": str(key), "example.org\nSelector": "bench.test\nSelector"}
+        path = cls.home / "opendkim.sock"
+        # The server of the tests is in no group.
+        texts = {"/run/opendkim/opendkim.sock": str(path), "UMask                 007": "UMask 000"}
+        texts |= {"/etc/dkimkeys/mail.private": str(key), "example.org\nSelector": "bench.test\nSelector"}
         texts |= {"Selector              mail": "Selector rsa", "mx.example.org": "mx.bench.test"}
         cls.recipe = recipe("OpenDKIM").with_texts(texts)
         records = "".join(f"{name.rstrip('.')} {text.decode()}\n" for name, text in cls.keys.records.items() if name[:3] == "rsa")
@@ -35,7 +36,8 @@ class OpenDkim(DaemonCase):
         (configuration := cls.home / "opendkim.conf").write_text(
             f"{cls.recipe.files['/etc/opendkim.conf']}TestDNSData file:{cls.home / 'keys'}\n"
         )
-        cls.start_daemon(cls.home, ["opendkim", "-f", "-x", configuration], port=cls.port)
+        daemon = cls.start_daemon(cls.home, ["opendkim", "-f", "-x", configuration])
+        daemon.await_that(path.exists, "made its socket")
 
     def signed_by_us(self):
         """What this server has signed for another one."""
