@@ -5,7 +5,6 @@ import unittest
 from daemons import DaemonCase, header, installed, whole_message
 from harness import await_messages, await_that
 from outbound import mail_events
-from peers.smtp import free_port
 from recipes import recipe
 
 USER = "clamav"
@@ -20,24 +19,25 @@ class ClamAV(DaemonCase):
         cls.home = cls.make_home(USER)
         (database := cls.home / "database").mkdir()
         (database / "test.ndb").write_text(SIGNATURE)
-        cls.scanner = free_port()
-        texts = {"TCPSocket             3310": f"TCPSocket {cls.scanner}", "/var/lib/clamav": str(database)}
-        texts["127.0.0.1:3310"] = f"127.0.0.1:{cls.scanner}"
-        cls.recipe = recipe("ClamAV").with_texts(texts)
-        (configuration := cls.home / "clamd.conf").write_text(cls.recipe.files["/etc/clamav/clamd.conf"])
-        cls.start_daemon(cls.home, ["clamd", "-c", configuration], port=cls.scanner)
+        cls.scanner = cls.home / "clamd.ctl"
+        configuration = cls.home / "clamd.conf"
+        configuration.write_text(f"LocalSocket {cls.scanner}\nDatabaseDirectory {database}\nForeground yes\nUser {USER}\n")
+        cls.start_daemon(cls.home, ["clamd", "-c", configuration]).await_that(cls.scanner.exists, "made its socket")
 
-    def serve_with(self, **texts):
-        """A server with a milter with these settings."""
-        port = free_port()
-        texts = {f"{name}            ": f"{name} {value}\n#" for name, value in texts.items()}
-        made = self.recipe.with_texts({"7357": str(port)} | texts)
-        (configuration := self.home / f"milter-{port}.conf").write_text(made.files["/etc/clamav/clamav-milter.conf"])
-        self.start_daemon(self.home, ["clamav-milter", "-c", configuration], port=port)
+    def serve_with(self, action):
+        """A server with a milter that does this with viruses."""
+        name = self.id().rpartition(".")[2]
+        path = self.home / f"{name}.ctl"
+        texts = {"/var/run/clamav/clamav-milter.ctl": str(path), "/var/run/clamav/clamd.ctl": str(self.scanner)}
+        made = recipe("ClamAV").with_texts(texts | {"OnInfected            Reject": f"OnInfected {action}"})
+        content = made.files["/etc/clamav/clamav-milter.conf"]
+        (configuration := self.home / f"{name}.conf").write_text(f"{content}Foreground yes\n")
+        daemon = self.start_daemon(self.home, ["clamav-milter", "-c", configuration])
+        daemon.await_that(path.exists, "made its socket")
         return self.serve(made.toml)
 
     def test_a_virus_is_refused_with_its_name(self):
-        server = self.serve_with()
+        server = self.serve_with("Reject")
         reply = self.deliver(server, whole_message("virus", f"{EICAR}\r\n"))
         self.assertTrue(reply.is_a(550, "5.7.1"), reply)
         self.assertIn("infected: Hand-Made-Test", str(reply))
@@ -47,14 +47,14 @@ class ClamAV(DaemonCase):
         self.assertIn("clamav-milter", fields["x-virus-scanned"])
 
     def test_a_virus_in_an_attachment_is_found(self):
-        server = self.serve_with()
+        server = self.serve_with("Reject")
         part = "--b\r\nContent-Type: application/octet-stream; name=a\r\nContent-Disposition: attachment\r\n\r\n"
         message = b'MIME-Version: 1.0\r\nContent-Type: multipart/mixed; boundary="b"\r\n'
         message += whole_message("parts", f"{part}{EICAR}\r\n--b--\r\n")
         self.assertEqual(self.deliver(server, message).code, 550)
 
     def test_a_virus_is_held(self):
-        server = self.serve_with(OnInfected="Quarantine")
+        server = self.serve_with("Quarantine")
         self.assertEqual(self.deliver(server, whole_message("virus", f"{EICAR}\r\n")).code, 250)
         await_that(lambda: mail_events(server, "held"), "a held message", server)
         server._queue("release", "--all")
