@@ -4,6 +4,7 @@
     aliases     expanded before the filter, and not again
     rules       apply to clients, and not to what comes back
     failures    the filter refuses, drops, or is down
+    chosen      only the mail for which a policy service answers FILTER goes to a filter
 """
 
 import unittest
@@ -12,6 +13,7 @@ from content_filter import MARK, ContentFilter
 from harness import await_messages, await_that
 from outbound import OutboundCase, await_event, mail_events, text_message
 from peers.mailrace import listener, route
+from test_filters import PolicyService
 
 SETTINGS = """
 [transport.filter]
@@ -92,6 +94,40 @@ class Filtered(OutboundCase):
         self.send(self.server, "bob@bench.test")
         await_event(self.server, "deferred", to="<bob@bench.test>")
         self.assertEqual(mail_events(self.server, "delivered"), [])
+
+
+class Chosen(OutboundCase):
+    """A server without a content filter of its own, and a policy service that chooses one by sender."""
+
+    def setUp(self):
+        super().setUp()
+        self.filter = self.ending(ContentFilter())
+        self.answers = {"alice@bench.test": f"FILTER check:{self.filter.target}", "bob@bench.test": "DUNNO"}
+        service = PolicyService(lambda question: self.answers[question["sender"]])
+        self.addCleanup(service.close)
+        settings = '\n[transport.check]\ntype = "smtp"\ntls = "never"\n' + listener("smtp", "from_content_filter = true")
+        settings += f'\n[[policy_service]]\naddress = "127.0.0.1:{service.port}"\nstages = ["mail"]\n'
+        self.server = self.start(extra=settings, retry='first = "1s", jitter = 0.0')
+        self.filter.back_to = self.server.all_ports["smtp"][1]
+
+    def test_only_mail_that_the_service_chooses_is_filtered(self):
+        self.send(self.server, "carol@bench.test", sender="bob@bench.test")
+        (path,) = await_messages(self.server, "carol", 1)
+        self.assertNotIn(MARK, path.read_bytes())
+        self.send(self.server, "carol@bench.test", "bob@bench.test", sender="alice@bench.test")
+        (path,) = await_messages(self.server, "bob", 1)
+        self.assertEqual(path.read_bytes().count(MARK), 1)
+        await_messages(self.server, "carol", 2)
+        self.assertEqual([len(message.recipients) for message in self.filter.messages], [2])
+
+    def test_mail_waits_for_a_filter_that_does_not_exist(self):
+        self.answers["alice@bench.test"] = "FILTER gone:[127.0.0.1]:10024"
+        self.send(self.server, "carol@bench.test", sender="alice@bench.test")
+        deferred = await_event(self.server, "deferred", to="<carol@bench.test>")
+        self.assertIn("unknown transport", deferred.reason)
+        self.answers["alice@bench.test"] = "FILTER"
+        with self.assertRaisesRegex(AssertionError, "451 4.7.1"):
+            self.send(self.server, "carol@bench.test", sender="alice@bench.test")
 
 
 if __name__ == "__main__":

@@ -74,6 +74,8 @@ pub struct ClassifierRules {
     pub routes: MessageRoutes,
     /// The content filter, to which mail goes first.
     pub content_filter: Option<RouteKey>,
+    /// Checks may send messages to another content filter, by a field before the trace.
+    pub has_chosen_filters: bool,
 }
 
 impl ClassifierRules {
@@ -96,6 +98,7 @@ impl ClassifierRules {
             sender_rewriter: None,
             routes: MessageRoutes::default(),
             content_filter: None,
+            has_chosen_filters: false,
         }
     }
 
@@ -160,6 +163,11 @@ impl ClassifierRules {
         self.content_filter.as_ref().filter(|_| envelope.content_filter)
     }
 
+    /// Whether a check may have chosen a content filter, which the message's header tells.
+    pub(super) fn may_have_chosen_filter(&self, envelope: &Envelope) -> bool {
+        self.has_chosen_filters && envelope.content_filter
+    }
+
     /// Whether the sender's messages go out one recipient at a time.
     pub(super) fn is_verp(&self, sender: Option<&Address>) -> bool {
         !self.verp_senders.is_empty()
@@ -174,9 +182,12 @@ pub(crate) struct ClassifiedMessage {
     pub(super) queue: Option<QueueNumber>,
     /// By ordinal: where those go whose domain does not say it.
     pub(super) places: HashMap<u32, RecipientPlace>,
+    /// All go to a content filter that a check chose, once for all recipients.
+    pub(super) is_for_chosen_filter: bool,
 }
 
 /// Where a recipient's mail goes, as the directory or a route by address or sender says.
+#[derive(Clone)]
 pub(super) enum RecipientPlace {
     /// To a mailbox on this host.
     Here,
@@ -193,7 +204,7 @@ pub(super) enum RecipientPlace {
 impl ClassifiedMessage {
     /// A message whose envelope is enough.
     pub(crate) fn by_envelope(live: LiveMessage) -> Self {
-        ClassifiedMessage { live, queue: None, places: HashMap::new() }
+        ClassifiedMessage { live, queue: None, places: HashMap::new(), is_for_chosen_filter: false }
     }
 }
 
@@ -214,6 +225,9 @@ impl Classifier {
     /// Whether the envelope of a message is enough.
     pub(crate) fn needs_only_envelope(&self, live: &LiveMessage) -> bool {
         let rules = &self.0;
+        if rules.may_have_chosen_filter(&live.envelope) {
+            return false;
+        }
         if rules.filter_of(&live.envelope).is_some() {
             return true;
         }
@@ -236,11 +250,12 @@ impl Classifier {
         now: Timestamp,
         not_before: Timestamp,
     ) {
-        let LiveMessage { id, envelope, states, recovered } = &classified.live;
+        let ClassifiedMessage { live, places, is_for_chosen_filter, .. } = classified;
+        let LiveMessage { id, envelope, states, recovered } = live;
         let by_sender = || Some(self.0.by_sender(envelope.sender.as_ref()?)?.1);
         let by_client = || Some(self.0.by_client(envelope.client.address?)?.1);
         let by_message = classified.queue.or_else(by_sender).or_else(by_client);
-        let filter = self.0.filter_of(envelope);
+        let filter = self.0.filter_of(envelope).filter(|_| !is_for_chosen_filter);
         let filter = filter.map(|key| RecipientPlace::Route { key: key.clone(), is_maildir: false });
         let mut recipients = Vec::with_capacity(states.len());
         for (ordinal, state) in (0..).zip(states) {
@@ -254,8 +269,8 @@ impl Classifier {
                 | RecipientState::Withdrawn => continue,
             };
             let domain = envelope.recipients[ordinal as usize].address.domain();
-            let place = filter.as_ref().or_else(|| classified.places.get(&ordinal));
-            let domain = if filter.is_some() { CONTENT_FILTER_DOMAIN } else { domain };
+            let place = filter.as_ref().or_else(|| places.get(&ordinal));
+            let domain = if filter.is_some() || *is_for_chosen_filter { CONTENT_FILTER_DOMAIN } else { domain };
             let destination = self.destination(queues, by_message, place, domain);
             recipients.push(PendingRecipient { ordinal, destination, attempts, due, held });
         }

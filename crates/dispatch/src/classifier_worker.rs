@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use delivery::DeliveryResult;
 use lookup::directory::{MailboxLocation, RecipientDirectory};
-use mail::{Address, EnhancedCode, Envelope, Outcome, QUEUE_FIELD, Reply, Timestamp};
+use mail::{Address, EnhancedCode, Envelope, FILTER_FIELD, Outcome, QUEUE_FIELD, Reply, Timestamp};
 use queue::{ContactResult, QueueNumber};
 use spool::{LiveMessage, ReadError, RecipientState, SpooledMessage};
 use tokio::runtime::Runtime;
@@ -124,15 +124,19 @@ impl ClassifierWorker {
 
     fn classify(&self, batch: Vec<ClassifyCase>) {
         let places = self.runtime.block_on(recipient_places(&self.rules, &self.directory, &batch));
-        let queues = self.queues(&batch);
-        for ((case, places), queue) in batch.into_iter().zip(places).zip(queues) {
-            self.scheduler.send(case.into_msg(&self.rules, places, queue));
+        let headers: Vec<_> = batch.iter().map(|case| self.header_fields(&case.live)).collect();
+        let queues = self.queues(&batch, &headers);
+        for (((case, places), queue), fields) in batch.into_iter().zip(places).zip(queues).zip(headers) {
+            let chosen = chosen_filter(&self.rules, &case.live.envelope, &fields);
+            let is_for_chosen_filter = chosen.is_some();
+            let places = chosen.map_or(places, |filter| case.all_at(&filter));
+            self.scheduler.send(case.into_msg(&self.rules, Classification { places, queue, is_for_chosen_filter }));
         }
     }
 
     /// By a header field, else by a table of senders unless a configured list has the sender.
-    fn queues(&self, batch: &[ClassifyCase]) -> Vec<Option<QueueNumber>> {
-        let mut queues: Vec<_> = batch.iter().map(|case| self.by_header(&case.live)).collect();
+    fn queues(&self, batch: &[ClassifyCase], headers: &[Vec<HeaderField>]) -> Vec<Option<QueueNumber>> {
+        let mut queues: Vec<_> = headers.iter().map(|fields| queue_by_header(&self.rules, fields)).collect();
         let is_listed = |sender: &&Address| self.rules.by_sender(sender).is_some();
         let sender = |case: &'_ ClassifyCase| case.live.envelope.sender.clone().filter(|sender| !is_listed(&sender));
         let open = queues.iter_mut().zip(batch).filter(|(queue, _)| queue.is_none());
@@ -145,20 +149,16 @@ impl ClassifierWorker {
         queues
     }
 
-    fn by_header(&self, live: &LiveMessage) -> Option<QueueNumber> {
-        if self.rules.headers.is_empty() && self.rules.chosen.is_empty() {
-            return None;
-        }
-        // A message that cannot be read goes by its envelope; the attempt will report the error.
-        let body = self.messages.message(live.id).ok()?.body.clone();
+    /// The fields of the message's header, if a rule needs them. A message that cannot be read goes by
+    /// its envelope; the attempt will report the error.
+    fn header_fields(&self, live: &LiveMessage) -> Vec<HeaderField> {
+        let rules = &self.rules;
+        let is_needed =
+            !rules.headers.is_empty() || !rules.chosen.is_empty() || rules.may_have_chosen_filter(&live.envelope);
+        let Some(message) = is_needed.then(|| self.messages.message(live.id).ok()).flatten() else { return Vec::new() };
+        let body = &message.body;
         let mut bytes = vec![0; HEADER_OCTETS_MAX.min(usize::try_from(body.len()).unwrap_or(usize::MAX))];
-        let read = body.read_at(&mut bytes, 0).ok()?;
-        let fields = fields(&bytes[..read]);
-        if let Some(queue) = chosen_queue(&self.rules, &fields) {
-            return Some(queue);
-        }
-        let matches = |pattern: &HeaderRule| fields.iter().any(|(name, value)| pattern.matches(name, value));
-        self.rules.headers.iter().find(|(pattern, _)| matches(pattern)).map(|(_, queue)| *queue)
+        body.read_at(&mut bytes, 0).map_or_else(|_| Vec::new(), |read| fields(&bytes[..read]))
     }
 }
 
@@ -195,22 +195,22 @@ impl ClassifyCase {
         open.map(move |((ordinal, recipient), _)| (ordinal, RoutedRecipient { sender, address: &recipient.address }))
     }
 
-    fn into_msg(
-        self,
-        rules: &Arc<ClassifierRules>,
-        places: Vec<(u32, FoundPlace)>,
-        queue: Option<QueueNumber>,
-    ) -> SchedulerMsg {
+    /// This place for all recipients that are not final.
+    fn all_at(&self, place: &FoundPlace) -> Vec<(u32, FoundPlace)> {
+        self.open_recipients().map(|(ordinal, _)| (ordinal, place.clone())).collect()
+    }
+
+    fn into_msg(self, rules: &Arc<ClassifierRules>, classification: Classification) -> SchedulerMsg {
         let ClassifyCase { live, origin } = self;
         let (attempt, message) = match origin {
-            CaseOrigin::New => return SchedulerMsg::Classified(rules.clone(), classified(live, places, queue)),
+            CaseOrigin::New => return SchedulerMsg::Classified(rules.clone(), classification.of(live)),
             CaseOrigin::Moved(attempt) => {
-                return SchedulerMsg::Reclassified(rules.clone(), attempt, classified(live, places, queue));
+                return SchedulerMsg::Reclassified(rules.clone(), attempt, classification.of(live));
             }
             CaseOrigin::HostUnknown(attempt, message) => (attempt, message),
         };
-        match outcomes_if_all_unknown(&attempt.recipients, &places) {
-            None => SchedulerMsg::Reclassified(rules.clone(), attempt, classified(live, places, queue)),
+        match outcomes_if_all_unknown(&attempt.recipients, &classification.places) {
+            None => SchedulerMsg::Reclassified(rules.clone(), attempt, classification.of(live)),
             Some(outcomes) => SchedulerMsg::Ended(vec![EndedAttempt {
                 attempt,
                 message: Some(message),
@@ -278,11 +278,21 @@ fn stored_at(location: MailboxLocation) -> Option<FoundPlace> {
     }
 }
 
-/// Recipients whose place is unknown go to a destination whose attempts ask again.
-fn classified(live: LiveMessage, places: Vec<(u32, FoundPlace)>, queue: Option<QueueNumber>) -> ClassifiedMessage {
-    let known = |found: FoundPlace| found.unwrap_or_else(|_| RecipientPlace::Host(UNKNOWN_HOST.into()));
-    let places = places.into_iter().map(|(ordinal, found)| (ordinal, known(found))).collect();
-    ClassifiedMessage { live, queue, places }
+/// What was found for a message.
+struct Classification {
+    places: Vec<(u32, FoundPlace)>,
+    queue: Option<QueueNumber>,
+    is_for_chosen_filter: bool,
+}
+
+impl Classification {
+    /// Recipients whose place is unknown go to a destination whose attempts ask again.
+    fn of(self, live: LiveMessage) -> ClassifiedMessage {
+        let Classification { places, queue, is_for_chosen_filter } = self;
+        let known = |found: FoundPlace| found.unwrap_or_else(|_| RecipientPlace::Host(UNKNOWN_HOST.into()));
+        let places = places.into_iter().map(|(ordinal, found)| (ordinal, known(found))).collect();
+        ClassifiedMessage { live, queue, places, is_for_chosen_filter }
+    }
 }
 
 /// If no recipient's place is known: the outcomes of the attempt. None if any is.
@@ -296,18 +306,45 @@ fn place_unknown_outcome(why: &str) -> Outcome {
     Outcome::Deferred(Reply::new(451, EnhancedCode(4, 3, 5), why.to_owned()))
 }
 
-/// The queue that a content rule chose: what stands before the first Received field, this server has put
-/// there.
-fn chosen_queue(rules: &ClassifierRules, fields: &[(String, String)]) -> Option<QueueNumber> {
-    let ours = fields.iter().take_while(|(name, _)| !name.eq_ignore_ascii_case("Received"));
-    let (_, chosen) = ours.into_iter().find(|(name, _)| name == QUEUE_FIELD)?;
-    rules.chosen.iter().find(|(name, _)| **name == *chosen.trim_end()).map(|(_, queue)| *queue)
+fn queue_by_header(rules: &ClassifierRules, fields: &[HeaderField]) -> Option<QueueNumber> {
+    let matches = |pattern: &HeaderRule| fields.iter().any(|(name, value)| pattern.matches(name, value));
+    let by_field = || rules.headers.iter().find(|(pattern, _)| matches(pattern)).map(|(_, queue)| *queue);
+    chosen_queue(rules, fields).or_else(by_field)
 }
 
-/// The fields of a header, unfolded (RFC 5322 section 2.2.3).
-fn fields(message: &[u8]) -> Vec<(String, String)> {
+/// The queue that a content rule chose.
+fn chosen_queue(rules: &ClassifierRules, fields: &[HeaderField]) -> Option<QueueNumber> {
+    let chosen = own_field(fields, QUEUE_FIELD)?;
+    rules.chosen.iter().find(|(name, _)| **name == *chosen).map(|(_, queue)| *queue)
+}
+
+/// The content filter that a check chose. If several did, the last one counts.
+fn chosen_filter(rules: &ClassifierRules, envelope: &Envelope, fields: &[HeaderField]) -> Option<FoundPlace> {
+    if !rules.may_have_chosen_filter(envelope) {
+        return None;
+    }
+    let chosen = own_field(fields, FILTER_FIELD)?;
+    Some(match rules.routes.named(chosen) {
+        Ok(RouteChoice::Route { key, is_maildir: false }) => Ok(RecipientPlace::Route { key, is_maildir: false }),
+        Ok(_) => Err(format!("content filter {chosen:?}: not the transport of a filter")),
+        Err(why) => Err(format!("content filter {chosen:?}: {why}")),
+    })
+}
+
+/// A field before the first Received field: what stands there, this server has put there. The last one
+/// that was added is the first.
+fn own_field<'a>(fields: &'a [HeaderField], name: &str) -> Option<&'a str> {
+    let ours = fields.iter().take_while(|(name, _)| !name.eq_ignore_ascii_case("Received"));
+    ours.into_iter().find(|(own, _)| own == name).map(|(_, value)| value.trim_end())
+}
+
+/// The name and the value, unfolded.
+type HeaderField = (String, String);
+
+/// The fields of a header (RFC 5322 section 2.2.3).
+fn fields(message: &[u8]) -> Vec<HeaderField> {
     let text = String::from_utf8_lossy(message);
-    let mut fields: Vec<(String, String)> = Vec::new();
+    let mut fields: Vec<HeaderField> = Vec::new();
     for line in text.split("\r\n").take_while(|line| !line.is_empty()) {
         if line.starts_with([' ', '\t']) {
             if let Some((_, value)) = fields.last_mut() {
@@ -328,6 +365,7 @@ mod tests {
     use lookup::{LookupAnswer, LookupFuture, Table};
     use mail::{BodyType, ClientInfo, DsnNotify, QueueId, Recipient, SpoolId};
 
+    use super::super::message_route::{MessageRoutes, TransportTraits};
     use super::*;
 
     #[test]
@@ -346,6 +384,34 @@ mod tests {
         assert_eq!(chosen(&format!("X-A: b\r\n{QUEUE_FIELD}: slow\r\n{trace}\r\n")), Some(QueueNumber(7)));
         assert_eq!(chosen(&format!("{trace}{QUEUE_FIELD}: slow\r\n\r\n")), None);
         assert_eq!(chosen(&format!("{QUEUE_FIELD}: gone\r\n{trace}\r\n")), None);
+    }
+
+    #[test]
+    fn a_check_chooses_a_content_filter_by_field() {
+        let traits = |is_maildir: bool| TransportTraits { by_mx: !is_maildir, is_maildir };
+        let transports = [("smtp".into(), traits(false)), ("maildir".into(), traits(true))].into();
+        let routes = MessageRoutes { transports, ..MessageRoutes::default() };
+        let rules = ClassifierRules { has_chosen_filters: true, routes, ..ClassifierRules::plain() };
+        let mut envelope = case(&["a@x.org"]).live.envelope;
+        envelope.content_filter = true;
+        let chosen = |envelope: &Envelope, message: &str| {
+            chosen_filter(&rules, envelope, &fields(message.as_bytes())).map(|found| match found {
+                Ok(RecipientPlace::Route { key, .. }) => key.to_string(),
+                Ok(_) => "elsewhere".to_owned(),
+                Err(why) => why,
+            })
+        };
+        let trace = "Received: x\r\n";
+        let filter = |value: &str| format!("{FILTER_FIELD}: {value}\r\n{trace}\r\n");
+        let named = filter("smtp:[127.0.0.1]:10024");
+        assert_eq!(chosen(&envelope, &named).as_deref(), Some("smtp>[127.0.0.1]:10024"));
+        let last = format!("{FILTER_FIELD}: smtp:[127.0.0.2]\r\n{named}");
+        assert_eq!(chosen(&envelope, &last).as_deref(), Some("smtp>[127.0.0.2]"));
+        assert!(chosen(&envelope, &filter("gone:")).is_some_and(|why| why.ends_with("unknown transport")));
+        assert!(chosen(&envelope, &filter("maildir:")).is_some_and(|why| why.contains("not the transport")));
+        assert_eq!(chosen(&envelope, &format!("{trace}{named}")), None);
+        envelope.content_filter = false;
+        assert_eq!(chosen(&envelope, &named), None, "it comes from the filter");
     }
 
     /// Regression: one unknown mailbox host deferred the whole attempt.

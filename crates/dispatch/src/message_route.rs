@@ -173,10 +173,19 @@ impl MessageRoutes {
             LookupAnswer::NotFound => return None,
         };
         let value = values.first().map_or("", String::as_str);
-        Some(match transport_entry::parse(value, &self.transports) {
-            Ok(TransportEntry::Unchanged) => RouteChoice::ByDomain,
-            Ok(TransportEntry::Route(key)) => self.choice(&key),
-            Err(why) => RouteChoice::Unavailable(format!("table '{table}' has {value:?}: {why}")),
+        let unavailable = |why| RouteChoice::Unavailable(format!("table '{table}' has {value:?}: {why}"));
+        Some(self.named(value).unwrap_or_else(unavailable))
+    }
+
+    /// What an entry of a table says.
+    ///
+    /// # Errors
+    ///
+    /// Its transport is unknown, or its next hop is invalid.
+    pub(super) fn named(&self, entry: &str) -> Result<RouteChoice, &'static str> {
+        Ok(match transport_entry::parse(entry, &self.transports)? {
+            TransportEntry::Unchanged => RouteChoice::ByDomain,
+            TransportEntry::Route(key) => self.choice(&key),
         })
     }
 

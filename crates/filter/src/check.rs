@@ -173,6 +173,8 @@ pub trait CheckedMessage: Send {
 pub struct SessionInfo<'a> {
     /// None if the address is unknown.
     pub client: Option<IpAddr>,
+    /// The port that the client connected from; 0 if it is unknown.
+    pub client_port: u16,
     /// The address of the listener, as configured. None: the message is of a local program.
     pub listener: Option<SocketAddr>,
     /// The address that the client connected to.

@@ -4,14 +4,41 @@ use std::future::Future;
 use std::net::IpAddr;
 use std::pin::Pin;
 
-/// The name of a client without a confirmed name, as in Postfix.
+use crate::access::ReverseName;
+
+/// The name of a client without one, as in Postfix.
 pub(crate) const UNKNOWN: &str = "unknown";
 
-/// The name of a client to come; None: it has none that is confirmed.
-pub type ClientNameFuture<'a> = Pin<Box<dyn Future<Output = Option<Box<str>>> + Send + 'a>>;
+/// The name of a client to come.
+pub type ClientNameFuture<'a> = Pin<Box<dyn Future<Output = ReverseName> + Send + 'a>>;
 
 /// Finds the names of clients.
 pub trait ClientNames: Send + Sync {
-    /// The name of an address that has this address (RFC 8601 section 3).
+    /// The name of an address.
     fn name(&self, client: IpAddr) -> ClientNameFuture<'_>;
+}
+
+impl ReverseName {
+    /// The name that has the client's address, or `unknown`.
+    pub(crate) fn confirmed_or_unknown(&self) -> &str {
+        if let ReverseName::Confirmed(name) = self { name } else { UNKNOWN }
+    }
+
+    /// The name that the client's address has, confirmed or not, or `unknown`.
+    pub(crate) fn reverse_or_unknown(&self) -> &str {
+        match self {
+            ReverseName::Confirmed(name) | ReverseName::Unconfirmed(name) => name,
+            ReverseName::Missing | ReverseName::Unanswered => UNKNOWN,
+        }
+    }
+
+    /// The value of the macro `{client_resolve}`, as in Sendmail and Postfix.
+    pub(crate) fn resolution(&self) -> &'static str {
+        match self {
+            ReverseName::Confirmed(_) => "OK",
+            ReverseName::Unconfirmed(_) => "FORGED",
+            ReverseName::Missing => "FAIL",
+            ReverseName::Unanswered => "TEMP",
+        }
+    }
 }

@@ -10,6 +10,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use filter::access::ReverseName;
 use filter::milter::{Milter, MilterSettings};
 use filter::{
     Check, CheckFactory, CheckedMessage, ClientNameFuture, ClientNames, ContentFuture, Decision, Edit, FailureAction,
@@ -84,7 +85,7 @@ struct Names;
 
 impl ClientNames for Names {
     fn name(&self, _client: IpAddr) -> ClientNameFuture<'_> {
-        Box::pin(ready(Some("mail.a.test".into())))
+        Box::pin(ready(ReverseName::Confirmed("mail.a.test".into())))
     }
 }
 
@@ -163,6 +164,7 @@ impl CheckedMessage for Message {
 fn session<'a>(sender: Option<&'a Address>, recipient: Option<&'a Address>) -> SessionInfo<'a> {
     SessionInfo {
         client: Some(Ipv4Addr::new(192, 0, 2, 1).into()),
+        client_port: 0x3039,
         listener: Some("127.0.0.1:25".parse().unwrap()),
         helo: Some("a.test"),
         sender: Some(sender),
@@ -222,15 +224,16 @@ async fn a_milter_is_told_of_every_stage_as_postfix_tells_it() {
     let script = Script::default();
     assert_eq!(verdict_with(&script, |_| {}).await, Verdict::default());
     let connect = format!(
-        "DCj|mx.test|{{daemon_name}}|mx.test|v|Mailrace {}|_|mail.a.test [192.0.2.1]|\
-         {{client_addr}}|192.0.2.1|{{client_name}}|mail.a.test|{{client_ptr}}|mail.a.test|",
+        "DCj|mx.test|{{daemon_name}}|mx.test|{{daemon_port}}|25|v|Mailrace {}|_|mail.a.test [192.0.2.1]|\
+         {{client_addr}}|192.0.2.1|{{client_port}}|12345|{{client_name}}|mail.a.test|{{client_ptr}}|mail.a.test|\
+         {{client_resolve}}|OK|",
         env!("CARGO_PKG_VERSION")
     );
     let heard = script.heard();
     let told: Vec<&str> = heard[1..].iter().map(String::as_str).collect();
     let expected = [
         &*connect,
-        "Cmail.a.test|4||192.0.2.1|",
+        "Cmail.a.test|409192.0.2.1|",
         "Ha.test|",
         "DM{mail_addr}|a@a.test|{mail_host}|a.test|",
         "M<a@a.test>|",

@@ -10,12 +10,13 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use filter::access::ReverseName;
 use filter::policy::{PolicyService, PolicySettings};
 use filter::{
     Check, CheckChain, CheckFactory, CheckedMessage, ClientNameFuture, ClientNames, ContentFuture, Decision, Edit,
     FailureAction, Field, Origin, Refusal, ServiceScope, SessionInfo, Stage, Submitter, Verdict,
 };
-use mail::{Address, EnhancedCode, OperatorLog, Reply};
+use mail::{Address, EnhancedCode, OperatorLog, Reply, TlsInfo};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -64,7 +65,7 @@ struct Names;
 
 impl ClientNames for Names {
     fn name(&self, _client: IpAddr) -> ClientNameFuture<'_> {
-        Box::pin(ready(None))
+        Box::pin(ready(ReverseName::Unconfirmed("forged.a.test".into())))
     }
 }
 
@@ -140,6 +141,8 @@ async fn session(check: &mut Box<dyn Check>) -> Verdict {
     let (sender, recipient): (Address, Address) = ("a@a.test".parse().unwrap(), "b@b.test".parse().unwrap());
     let known = SessionInfo {
         client: Some(Ipv4Addr::new(192, 0, 2, 1).into()),
+        client_port: 4321,
+        security: Some(TlsInfo { version: "TLSv1.3", cipher: "TLS_AES_128_GCM_SHA256" }),
         local_address: Some(Ipv4Addr::LOCALHOST.into()),
         listener: Some("127.0.0.1:25".parse().unwrap()),
         protocol: "ESMTP",
@@ -208,7 +211,8 @@ async fn a_service_is_asked_at_its_stages_with_the_attributes_of_postfix() {
     assert_eq!((asked.len(), *script.connections.lock().unwrap()), (2, 1));
     for line in [
         "request=smtpd_access_policy\nprotocol_state=RCPT\nprotocol_name=ESMTP\nclient_address=192.0.2.1\n",
-        "\nclient_name=unknown\n",
+        "\nclient_name=unknown\nclient_port=4321\nreverse_client_name=forged.a.test\n",
+        "\nencryption_cipher=TLS_AES_128_GCM_SHA256\nencryption_keysize=128\n",
         "\nserver_address=127.0.0.1\nserver_port=25\nhelo_name=a.test\nsender=a@a.test\nrecipient=b@b.test\n",
         "\nrecipient_count=0\n",
         "\nsasl_username=ann\n",
@@ -233,6 +237,10 @@ async fn answers_become_verdicts() {
         (b"action=DISCARD\n\n", Decision::Discard { by: "policy service test".into() }.into()),
         (b"action=PREPEND X-A: b\n\n", edits(vec![Edit::PrependField(Field::new("X-A", "b").unwrap())])),
         (b"action=BCC c@c.test\n\n", edits(vec![Edit::add_recipient(address.clone())])),
+        (
+            b"action=FILTER amavis:[127.0.0.1]:10024\n\n",
+            edits(vec![Edit::PrependField(Field::new("X-Mailrace-Filter", "amavis:[127.0.0.1]:10024").unwrap())]),
+        ),
         (b"action=REDIRECT c@c.test\n\n", edits(vec![Edit::Redirect(address)])),
         (b"action=WARN look\n\n", Verdict::default()),
     ] {
@@ -270,7 +278,7 @@ async fn a_service_that_fails_leaves_the_decision_to_its_action() {
         &b""[..],
         b"action=OK\n",
         b"OK\n\n",
-        b"action=FILTER x:y\n\n",
+        b"action=FILTER amavis\n\n",
         b"action=PREPEND X A: b\n\n",
         b"action=OK\n\naction=OK\n\n",
         &endless,

@@ -187,6 +187,8 @@ struct ClientState {
     is_content_filter: bool,
     /// It talked before the greeting.
     is_early_talker: bool,
+    /// The port that it connected from; 0: unknown.
+    port: u16,
     /// The listener it connected to, by its address in the configuration.
     listener: SocketAddr,
     /// The local address it connected to.

@@ -2,7 +2,7 @@
 //! only in the settings of their listener.
 
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -64,11 +64,12 @@ impl Service for ListenerContext {
     /// A refusal closes the connection: a client that stays to get 503 until QUIT (RFC 5321 section 3.1) would occupy a session others wait for.
     async fn check_client(
         &self,
-        client: IpAddr,
+        client: SocketAddr,
         is_early_talker: bool,
         stop: &StopReceiver,
     ) -> Option<Result<CheckedClient, Vec<u8>>> {
-        if self.is_content_filter(client) {
+        let address = client.ip();
+        if self.is_content_filter(address) {
             return Some(Ok(CheckedClient { checks: None, is_early_talker }));
         }
         let result = match is_early_talker && self.greeting.refuses_early_talkers {
@@ -81,13 +82,13 @@ impl Service for ListenerContext {
         let result = result.map(|checks| CheckedClient { checks, is_early_talker });
         Some(result.map_err(|denied| {
             let wire = to_wire(&denied.reply);
-            self.intake.log_refused(client, Some(denied.by), denied.reply);
+            self.intake.log_refused(address, Some(denied.by), denied.reply);
             wire
         }))
     }
 
     fn open(self, client: AdmittedClient, checked: CheckedClient) -> impl ConnectionHandler + Send {
-        let AdmittedClient { address, local_address, trusted, permit, security } = client;
+        let AdmittedClient { address, port, local_address, trusted, permit, security } = client;
         let normalise_bare_newlines = self.intake.normalized_networks.contains(address);
         let peer = SmtpPeer { address: Some(address), normalise_bare_newlines, may_relay: trusted };
         let client_state = ClientState {
@@ -96,6 +97,7 @@ impl Service for ListenerContext {
             must_log_in: self.must_log_in(),
             is_content_filter: self.is_content_filter(address),
             is_early_talker: checked.is_early_talker,
+            port,
             listener: self.address,
             local_address,
             login_mechanism: None,

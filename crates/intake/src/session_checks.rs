@@ -1,7 +1,7 @@
 //! The checks of a session, and what they are told of it. Without checks, nothing is evaluated or
 //! allocated.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use filter::{Origin, Refusal, SessionChecks, SessionInfo, Submitter};
 use mail::{Reply, TlsInfo};
@@ -18,7 +18,7 @@ impl IntakeContext {
     /// and no longer waits for tables and DNS lists.
     pub(crate) async fn check_client(
         &self,
-        client: IpAddr,
+        client: SocketAddr,
         listener: SocketAddr,
         must_log_in: bool,
         is_early_talker: bool,
@@ -28,8 +28,16 @@ impl IntakeContext {
         let mut stop = stop.clone();
         // Boxed, to keep sessions without checks small.
         let result = async move {
-            let (client, listener, is_user) = (Some(client), Some(listener), must_log_in);
-            let info = SessionInfo { client, listener, is_user, is_early_talker, ..SessionInfo::default() };
+            let (address, client_port) = (Some(client.ip()), client.port());
+            let (listener, is_user) = (Some(listener), must_log_in);
+            let info = SessionInfo {
+                client: address,
+                client_port,
+                listener,
+                is_user,
+                is_early_talker,
+                ..SessionInfo::default()
+            };
             let checked = tokio::select! {
                 checked = checks.connect(&info) => checked,
                 () = stop.wait_for_stop() => return None,
@@ -62,6 +70,7 @@ pub(crate) fn session_info<'a>(
     };
     SessionInfo {
         client: session.peer().address,
+        client_port: client.port,
         listener: Some(client.listener),
         local_address: client.local_address,
         security,

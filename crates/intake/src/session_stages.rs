@@ -93,12 +93,16 @@ impl IntakeSession {
             self.session.allow_client_relay();
         }
         self.client.trusted = trusted;
+        // Without a port of its own, a new address has an unknown one.
+        let known_port = if identity.address.is_some() { 0 } else { self.client.port };
+        self.client.port = identity.port.unwrap_or(known_port);
         self.client.local_address = identity.own_address.unwrap_or(self.client.local_address);
         let Some(checks) = &mut self.checks else { return Ok(()) };
         // A login belongs to the previous client.
         let (listener, is_user) = (Some(self.client.listener), self.client.must_log_in);
         self.client.login_mechanism = None;
-        let info = Box::new(SessionInfo { client, listener, is_user, ..SessionInfo::default() });
+        let client_port = self.client.port;
+        let info = Box::new(SessionInfo { client, client_port, listener, is_user, ..SessionInfo::default() });
         let checked = Box::pin(checks.connect(&info)).await;
         record_refusal(checked, &mut self.denied_by)
     }

@@ -8,6 +8,10 @@ use crate::{Address, Timestamp};
 /// field, where no sender can put it.
 pub const QUEUE_FIELD: &str = "X-Mailrace-Queue";
 
+/// The field by which a check sends a message to a content filter, `transport:next hop`, in the same
+/// place.
+pub const FILTER_FIELD: &str = "X-Mailrace-Filter";
+
 /// Everything that comes with a message except its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Envelope {

@@ -29,7 +29,7 @@ pub mod units;
 pub use address::{Address, AddressError, DOMAIN_OCTETS_MAX, LOCAL_PART_OCTETS_MAX, PATH_OCTETS_MAX};
 pub use allowance::{Allowance, Shortfall};
 pub use body::{Body, BodyError, BodyFlags, ByteSource};
-pub use envelope::{BodyType, ClientInfo, DsnNotify, DsnReturn, Envelope, QUEUE_FIELD, Recipient};
+pub use envelope::{BodyType, ClientInfo, DsnNotify, DsnReturn, Envelope, FILTER_FIELD, QUEUE_FIELD, Recipient};
 pub use event::{EventLog, LogLevel, LogObserver, MailEvent, OperatorLog, ServerLog};
 pub use histogram::{Histogram, HistogramRecorder};
 pub use host_tls::{

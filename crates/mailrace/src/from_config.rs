@@ -222,6 +222,7 @@ pub fn classifier_rules(
         sender_rewriter: srs.map(|srs| srs.clone() as Arc<dyn SenderRewriter>),
         routes: message_routes(config, tables),
         content_filter: config.content_filter.as_deref().map(|transport| RouteKey::new(transport, None)),
+        has_chosen_filters: !config.policy_services.is_empty(),
     }
 }
 

@@ -10,6 +10,7 @@
 //! | other      | - or itself  | any          | any              | as it is        |
 //! | other      | another      | any          | -                | not at all: its files would be the wrong user's |
 
+use std::ffi::CString;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, fchown};
@@ -18,7 +19,7 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::stat::{Mode, umask};
-use nix::unistd::{Gid, Uid, User, getegid, geteuid, setgroups, setresgid, setresuid};
+use nix::unistd::{Gid, Uid, User, getegid, geteuid, getgrouplist, setgroups, setresgid, setresuid};
 use rustix::fs::{CWD, OFlags, RenameFlags, renameat_with};
 
 use config::{Config, ConfigSource, LoadedConfig};
@@ -81,8 +82,10 @@ pub enum ProcessUser {
     Become {
         /// Its user ID.
         uid: Uid,
-        /// Its group, and the only one.
+        /// Its group.
         gid: Gid,
+        /// All of its groups, through which it reaches sockets and files of other programs.
+        groups: Box<[Gid]>,
     },
 }
 
@@ -188,7 +191,7 @@ impl ProcessUser {
     /// The user ID and the group ID that the server will have.
     pub fn ids(&self) -> (Uid, Gid) {
         match self {
-            ProcessUser::Become { uid, gid } => (*uid, *gid),
+            ProcessUser::Become { uid, gid, .. } => (*uid, *gid),
             ProcessUser::Unchanged | ProcessUser::ImplicitRoot => (geteuid(), getegid()),
         }
     }
@@ -196,16 +199,16 @@ impl ProcessUser {
     /// The owner for new files; None if they already have it.
     fn owner(&self) -> Option<(Option<u32>, Option<u32>)> {
         match self {
-            ProcessUser::Become { uid, gid } => Some((Some(uid.as_raw()), Some(gid.as_raw()))),
+            ProcessUser::Become { uid, gid, .. } => Some((Some(uid.as_raw()), Some(gid.as_raw()))),
             ProcessUser::Unchanged | ProcessUser::ImplicitRoot => None,
         }
     }
 
     /// Switches to that user permanently, and verifies it. Call it after binding ports.
     pub fn drop_privileges(&self) -> Result<(), PrivilegesError> {
-        let ProcessUser::Become { uid, gid } = *self else { return Ok(()) };
+        let ProcessUser::Become { uid, gid, ref groups } = *self else { return Ok(()) };
         // Groups first: they cannot be dropped without root.
-        setgroups(&[gid]).map_err(system_error("setgroups"))?;
+        setgroups(groups).map_err(system_error("setgroups"))?;
         setresgid(gid, gid, gid).map_err(system_error("setresgid"))?;
         setresuid(uid, uid, uid).map_err(system_error("setresuid"))?;
         let root = Uid::from_raw(0);
@@ -306,11 +309,19 @@ fn find_user(name: &str) -> Result<User, PrivilegesError> {
     found.ok_or_else(|| PrivilegesError::NoSuchUser(name.into()))
 }
 
+/// The groups of a user, its own among them.
+fn groups_of(user: &User) -> Result<Box<[Gid]>, PrivilegesError> {
+    let name = CString::new(user.name.as_str()).map_err(|_| PrivilegesError::NoSuchUser(user.name.as_str().into()))?;
+    getgrouplist(&name, user.gid).map(Into::into).map_err(system_error("getgrouplist"))
+}
+
 fn choose_user(us: Uid, user: Option<&User>, allow_root: bool, built_in: bool) -> Result<ProcessUser, PrivilegesError> {
     match user {
         Some(user) if user.uid.is_root() && !allow_root => Err(PrivilegesError::Root),
         Some(user) if user.uid == us => Ok(ProcessUser::Unchanged),
-        Some(user) if us.is_root() => Ok(ProcessUser::Become { uid: user.uid, gid: user.gid }),
+        Some(user) if us.is_root() => {
+            Ok(ProcessUser::Become { uid: user.uid, gid: user.gid, groups: groups_of(user)? })
+        }
         Some(user) => Err(PrivilegesError::NotRoot { user: user.name.as_str().into(), uid: us.as_raw() }),
         None if !us.is_root() || allow_root => Ok(ProcessUser::Unchanged),
         None if built_in => Ok(ProcessUser::ImplicitRoot),
@@ -341,7 +352,7 @@ mod tests {
         use PrivilegesError::{NotRoot, Root};
         let (root, mail) = (user("root", 0), user("mail", 8));
         let decide = |uid, user, allow, built_in| choose_user(Uid::from_raw(uid), user, allow, built_in);
-        let become_mail = ProcessUser::Become { uid: mail.uid, gid: mail.gid };
+        let become_mail = ProcessUser::Become { uid: mail.uid, gid: mail.gid, groups: groups_of(&mail).unwrap() };
         assert_eq!(decide(0, Some(&mail), false, false).unwrap(), become_mail);
         assert_eq!(decide(0, Some(&mail), true, false).unwrap(), become_mail);
         assert!(matches!(decide(0, Some(&root), false, false), Err(Root)));
@@ -400,7 +411,8 @@ mod tests {
         std::os::unix::fs::symlink(&closed, &link).unwrap();
         let before = |folder: &Path| folder.metadata().map(|found| (found.uid(), found.mode())).unwrap();
         let were = [before(&shared), before(&closed)];
-        let other = ProcessUser::Become { uid: Uid::from_raw(1), gid: Gid::from_raw(1) };
+        let other =
+            ProcessUser::Become { uid: Uid::from_raw(1), gid: Gid::from_raw(1), groups: [Gid::from_raw(1)].into() };
         assert!(other.chown_folder(&shared, MODE_SEARCHABLE).is_err());
         assert!(other.chown_folder(&link, MODE_SEARCHABLE).is_err());
         assert_eq!([before(&shared), before(&closed)], were);
@@ -469,7 +481,12 @@ mod tests {
         }
         let folder = tempfile::tempdir().unwrap();
         let nobody = find_user("nobody").unwrap();
-        let identity = choose_user(geteuid(), Some(&nobody), false, false).unwrap();
+        let mut identity = choose_user(geteuid(), Some(&nobody), false, false).unwrap();
+        let shared = Gid::from_raw(54_321);
+        if let ProcessUser::Become { groups, .. } = &mut identity {
+            assert_eq!(**groups, [nobody.gid]);
+            *groups = [nobody.gid, shared].into();
+        }
         std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).unwrap();
         let made = folder.path().join("a/b/../c");
         identity.make_folder(&made).unwrap();
@@ -486,7 +503,9 @@ mod tests {
         // What existed before is unchanged.
         assert_eq!((kept.metadata().unwrap().uid(), folder.path().metadata().unwrap().uid()), (0, 0));
         assert_eq!(geteuid(), nobody.uid);
-        assert_eq!(nix::unistd::getgroups().unwrap(), [nobody.gid]);
+        let mut groups = nix::unistd::getgroups().unwrap();
+        groups.sort_by_key(|group| group.as_raw());
+        assert_eq!(groups, [shared, nobody.gid]);
         assert!(setresuid(Uid::from_raw(0), Uid::from_raw(0), Uid::from_raw(0)).is_err());
         assert!(std::fs::write("/etc/mailrace-was-here", "").is_err());
     }

@@ -14,7 +14,7 @@
 use std::fmt;
 use std::future::Future;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -54,11 +54,11 @@ pub trait Service: Sized + Send + Sync + 'static {
     fn greeting_delay(&self, _client: IpAddr) -> Option<GreetingDelay> {
         None
     }
-    /// The client was admitted: the service's own check. `is_early_talker`: it talked during the delay.
+    /// The client was admitted: the service's own check. Its port is 0 if it is unknown. `is_early_talker`: it talked during the delay.
     /// The error is the reply that refuses it. None: `stop` came while the check waited.
     fn check_client(
         &self,
-        client: IpAddr,
+        client: SocketAddr,
         is_early_talker: bool,
         stop: &StopReceiver,
     ) -> impl Future<Output = Option<Result<Self::Checked, Vec<u8>>>> + Send;
@@ -103,6 +103,8 @@ impl fmt::Display for AdmissionRefusal {
 pub struct AdmittedClient {
     /// The client; behind a proxy, the one that the proxy named.
     pub address: IpAddr,
+    /// The port that it connected from.
+    pub port: u16,
     /// The address that it connected to; None if the system cannot tell.
     pub local_address: Option<IpAddr>,
     /// It is exempt from the limits of single clients.
@@ -117,14 +119,16 @@ pub struct AdmittedClient {
 #[derive(Clone, Copy)]
 struct ConnectionAddresses {
     client: IpAddr,
+    client_port: u16,
     local_address: Option<IpAddr>,
 }
 
 /// Serves one connection, from the first byte to the end.
-pub async fn serve_connection<S: Service>(service: S, mut stream: TcpStream, client: IpAddr, stop: StopReceiver) {
+pub async fn serve_connection<S: Service>(service: S, mut stream: TcpStream, client: SocketAddr, stop: StopReceiver) {
     let local_address = stream.local_addr().ok().map(|address| address.ip());
     let mut addresses = ConnectionAddresses {
-        client: client.to_canonical(),
+        client: client.ip().to_canonical(),
+        client_port: client.port(),
         local_address: local_address.map(|own| own.to_canonical()),
     };
     let mut permit = None;
@@ -140,7 +144,7 @@ pub async fn serve_connection<S: Service>(service: S, mut stream: TcpStream, cli
             None => return,
         }
     }
-    let ConnectionAddresses { client, local_address } = addresses;
+    let ConnectionAddresses { client, client_port: port, local_address } = addresses;
     let trusted = service.is_trusted(client);
     let permit = match admit(&service, permit, client, trusted) {
         Ok(permit) => permit,
@@ -154,7 +158,7 @@ pub async fn serve_connection<S: Service>(service: S, mut stream: TcpStream, cli
         },
         None => false,
     };
-    let checked = match service.check_client(client, is_early_talker, &stop).await {
+    let checked = match service.check_client(SocketAddr::new(client, port), is_early_talker, &stop).await {
         Some(Ok(checked)) => checked,
         Some(Err(reply)) => {
             send_reply(&service, &stream, &reply);
@@ -171,7 +175,7 @@ pub async fn serve_connection<S: Service>(service: S, mut stream: TcpStream, cli
     } else {
         ServerStream::from(stream)
     };
-    let client = AdmittedClient { address: client, local_address, trusted, permit, security: stream.tls_info() };
+    let client = AdmittedClient { address: client, port, local_address, trusted, permit, security: stream.tls_info() };
     let mut handler = service.open(client, checked);
     drive_connection(stream, stop, &mut handler).await;
 }
@@ -192,6 +196,7 @@ async fn read_proxy_header(
         Ok(ProxyHeader::Local) => Some(addresses),
         Ok(ProxyHeader::Proxied { client, own }) => Some(ConnectionAddresses {
             client: client.ip().to_canonical(),
+            client_port: client.port(),
             local_address: Some(own.ip().to_canonical()),
         }),
         Err(error) => {

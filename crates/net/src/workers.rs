@@ -9,7 +9,7 @@
 use std::fmt::Display;
 use std::future::Future;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -36,11 +36,11 @@ pub struct BoundListener {
 /// Any [`Service`].
 trait SpawnSession: Send + Sync {
     /// Serves a connection in a task of its own.
-    fn spawn_session(&self, stream: TcpStream, client: IpAddr, stop: StopReceiver);
+    fn spawn_session(&self, stream: TcpStream, client: SocketAddr, stop: StopReceiver);
 }
 
 impl<S: Service + Clone> SpawnSession for S {
-    fn spawn_session(&self, stream: TcpStream, client: IpAddr, stop: StopReceiver) {
+    fn spawn_session(&self, stream: TcpStream, client: SocketAddr, stop: StopReceiver) {
         drop(tokio::spawn(serve_connection(self.clone(), stream, client, stop)));
     }
 }
@@ -189,7 +189,7 @@ impl<L: ServerLog + ?Sized + 'static> SessionWorker<L> {
             if let Some(listener) = listeners.borrow().iter().find(|listener| listener.has_socket(&own))
                 && let Some(service) = listener.services.get(number)
             {
-                service.spawn_session(stream, client.ip(), stop.clone());
+                service.spawn_session(stream, client, stop.clone());
             }
         };
         let (address, log, accepting) =

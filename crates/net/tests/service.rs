@@ -91,7 +91,7 @@ impl Service for FileService {
 
     async fn check_client(
         &self,
-        _client: IpAddr,
+        _client: SocketAddr,
         _is_early_talker: bool,
         _stop: &StopReceiver,
     ) -> Option<Result<(), Vec<u8>>> {
@@ -519,7 +519,7 @@ async fn a_large_range_leaves_turns_to_others_and_sees_a_stop() {
     client.write_all(b"GET large 0\nQUIT\n").await.unwrap();
     let address = IpAddr::V4(Ipv4Addr::LOCALHOST);
     let permit = server.service.0.limiter.admit(address, true, Instant::now()).unwrap();
-    let admitted = AdmittedClient { address, local_address: None, trusted: true, permit, security: None };
+    let admitted = AdmittedClient { address, port: 0, local_address: None, trusted: true, permit, security: None };
     let mut session = server.service.clone().open(admitted, ());
     let (stopper, stop) = StopSender::new();
     let driving = async {

@@ -116,7 +116,7 @@ fn measure(backend_port: u16, logins: u32) -> f64 {
                 loop {
                     let (stream, client) = socket.accept().await.unwrap();
                     stream.set_nodelay(true).unwrap();
-                    tokio::spawn(net::serve_connection(listener.clone(), stream, client.ip(), sessions_stop.clone()));
+                    tokio::spawn(net::serve_connection(listener.clone(), stream, client, sessions_stop.clone()));
                 }
             };
             tokio::select! {

@@ -2,7 +2,7 @@
 //! begins.
 
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use mail::{MailEvent, Networks, TlsInfo};
@@ -64,7 +64,7 @@ impl<P: RetrievalProtocol> Service for RetrievalListener<P> {
 
     async fn check_client(
         &self,
-        _client: IpAddr,
+        _client: SocketAddr,
         _is_early_talker: bool,
         _stop: &StopReceiver,
     ) -> Option<Result<(), Vec<u8>>> {

@@ -2,7 +2,7 @@
 //! machine refuses nobody here, since the operator has to see an overloaded server.
 
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use mail::{MailEvent, Networks, TlsInfo};
@@ -47,7 +47,7 @@ impl Service for ApiListener {
 
     async fn check_client(
         &self,
-        _client: IpAddr,
+        _client: SocketAddr,
         _is_early_talker: bool,
         _stop: &StopReceiver,
     ) -> Option<Result<(), Vec<u8>>> {

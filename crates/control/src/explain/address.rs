@@ -520,6 +520,7 @@ mod tests {
             sender_rewriter: None,
             routes: MessageRoutes::default(),
             content_filter: None,
+            has_chosen_filters: false,
         }
     }
 

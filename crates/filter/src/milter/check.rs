@@ -23,6 +23,7 @@ use super::edits::into_edits;
 use super::failure::MilterFailure;
 use super::macro_values::SessionMacros;
 use super::parameters::{mail_parameters, rcpt_parameters};
+use crate::access::ReverseName;
 use crate::check::{Check, CheckFuture, CheckedMessage, Decision, Refusal, SessionInfo, Verdict};
 use crate::client_names::UNKNOWN;
 use crate::stage::Stage;
@@ -39,7 +40,7 @@ pub(super) struct MilterCheck {
     connection: Option<MilterConnection>,
     transaction: TransactionState,
     /// None until it is looked up.
-    client_name: Option<Box<str>>,
+    client_name: Option<ReverseName>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,16 +166,16 @@ impl MilterCheck {
             self.client_name = Some(self.find_client_name(session).await);
         }
         self.connection = Some(MilterConnection::open(&self.milter).await?);
-        let name = self.client_name.clone().unwrap_or_else(|| UNKNOWN.into());
-        let address = client_address(session).map(|address| SocketAddr::new(address, 0));
+        let name: Box<str> = self.client_name.as_ref().map_or(UNKNOWN, ReverseName::confirmed_or_unknown).into();
+        let address = client_address(session).map(|address| SocketAddr::new(address, session.client_port));
         self.ask(session, None, &MilterCommand::Connect { name: &name, address }).await
     }
 
-    async fn find_client_name(&self, session: &SessionInfo<'_>) -> Box<str> {
+    async fn find_client_name(&self, session: &SessionInfo<'_>) -> ReverseName {
         match session.client {
-            _ if session.listener.is_none() => LOCALHOST.into(),
-            Some(client) => self.milter.names.name(client).await.unwrap_or_else(|| UNKNOWN.into()),
-            None => UNKNOWN.into(),
+            _ if session.listener.is_none() => ReverseName::Confirmed(LOCALHOST.into()),
+            Some(client) => self.milter.names.name(client).await,
+            None => ReverseName::Missing,
         }
     }
 
@@ -229,7 +230,7 @@ impl MilterCheck {
     async fn send_message(&mut self, session: &SessionInfo<'_>, message: &mut dyn CheckedMessage) -> Answered {
         let MilterCheck { milter, connection, client_name, .. } = self;
         let Some(connection) = connection else { return Err(MilterFailure::Closed) };
-        send(connection, message, &macros(milter, session, client_name.as_deref(), None)).await
+        send(connection, message, &macros(milter, session, client_name.as_ref(), None)).await
     }
 
     async fn ask(
@@ -240,7 +241,7 @@ impl MilterCheck {
     ) -> Answered {
         let MilterCheck { milter, connection, client_name, .. } = self;
         let Some(connection) = connection else { return Err(MilterFailure::Closed) };
-        connection.ask(command, &macros(milter, session, client_name.as_deref(), refusal)).await
+        connection.ask(command, &macros(milter, session, client_name.as_ref(), refusal)).await
     }
 
     /// The milter forgets a transaction that ends without a message.
@@ -333,11 +334,17 @@ impl MilterCheck {
 fn macros<'a>(
     milter: &'a Milter,
     session: &'a SessionInfo<'a>,
-    client_name: Option<&'a str>,
+    client_name: Option<&'a ReverseName>,
     refusal: Option<&'a Reply>,
 ) -> SessionMacros<'a> {
     let client_address = client_address(session).map_or_else(|| UNKNOWN.to_owned(), |address| address.to_string());
-    SessionMacros { milter, session, client_name: client_name.unwrap_or(UNKNOWN), client_address, refusal }
+    SessionMacros {
+        milter,
+        session,
+        client_name: client_name.unwrap_or(&ReverseName::Unanswered),
+        client_address,
+        refusal,
+    }
 }
 
 fn client_address(session: &SessionInfo<'_>) -> Option<IpAddr> {

@@ -5,7 +5,7 @@
 //! | DUNNO, DEFER_IF_REJECT, INFO, WARN | the session goes on |
 //! | OK | the service is not asked again about the session, the message or the recipient |
 //! | REJECT, DEFER, DEFER_IF_PERMIT, 4xx, 5xx | the client gets the reply |
-//! | HOLD, DISCARD, PREPEND, BCC, REDIRECT | it happens to the message, or to all messages after connect and HELO |
+//! | HOLD, DISCARD, PREPEND, BCC, REDIRECT, FILTER | it happens to the message, or to all messages after connect and HELO |
 //!
 //! Policy services are asked when nothing else of the stage can refuse, so a deferral "if permitted" is
 //! one, and one "if rejected" is none.
@@ -17,15 +17,15 @@ use protocol::policy::PolicyAction;
 use super::PolicyService;
 use super::attributes::{Question, request};
 use super::exchange::{PolicyFailure, ask};
+use crate::access::ReverseName;
 use crate::check::{Check, CheckFuture, CheckedMessage, Decision, Refusal, SessionInfo, Verdict};
-use crate::client_names::UNKNOWN;
 use crate::edit::{Edit, Field};
 use crate::stage::Stage;
 
 pub(super) struct PolicyCheck {
     service: Arc<PolicyService>,
     /// None until it is looked up.
-    client_name: Option<Box<str>>,
+    client_name: Option<ReverseName>,
 }
 
 impl PolicyCheck {
@@ -74,15 +74,15 @@ impl PolicyCheck {
         }
     }
 
-    async fn find_client_name(&mut self, session: &SessionInfo<'_>) -> Box<str> {
+    async fn find_client_name(&mut self, session: &SessionInfo<'_>) -> ReverseName {
         if let Some(name) = &self.client_name {
             return name.clone();
         }
         let name = match session.client {
             Some(client) => self.service.names.name(client).await,
-            None => None,
+            None => ReverseName::Missing,
         };
-        self.client_name.insert(name.unwrap_or_else(|| UNKNOWN.into())).clone()
+        self.client_name.insert(name).clone()
     }
 
     fn verdict(
@@ -108,6 +108,9 @@ impl PolicyCheck {
             PolicyAction::Discard => Decision::Discard { by }.into(),
             PolicyAction::Prepend(text) => edit(Edit::PrependField(field(&text)?)),
             PolicyAction::Bcc(address) => edit(Edit::add_recipient(parse_address(&address)?)),
+            PolicyAction::Filter(destination) => {
+                edit(Edit::PrependField(Field::new(mail::FILTER_FIELD, &destination)?))
+            }
             PolicyAction::Redirect(address) => edit(Edit::Redirect(parse_address(&address)?)),
         })
     }

@@ -151,7 +151,7 @@ impl Server {
         let (stopper, stop) = StopSender::new();
         let session_stop = stop.clone();
         let serve = move |stream, peer: SocketAddr| {
-            let session = net::serve_connection(listener_context.clone(), stream, peer.ip(), session_stop.clone());
+            let session = net::serve_connection(listener_context.clone(), stream, peer, session_stop.clone());
             drop(tokio::spawn(session));
         };
         tokio::spawn(net::accept_connections(listener, stop, serve));

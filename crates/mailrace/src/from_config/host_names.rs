@@ -1,6 +1,7 @@
 //! Names of clients and greetings in the DNS, for access rules, policy services and milters. They share
 //! the resolver of `[sender_auth]`, if it is on.
 
+use std::future::ready;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,13 +44,10 @@ impl DnsHostNames {
 
 impl ClientNames for DnsHostNames {
     fn name(&self, client: IpAddr) -> ClientNameFuture<'_> {
-        Box::pin(async move {
-            if client.is_loopback() {
-                return Some("localhost".into());
-            }
-            let checked = tokio::time::timeout(NAME_TIME_MAX, iprev::check(&**self.dns.as_ref()?, client)).await;
-            checked.ok().and_then(|check| check.name)
-        })
+        match client.is_loopback() {
+            true => Box::pin(ready(ReverseName::Confirmed("localhost".into()))),
+            false => self.reverse_name(client),
+        }
     }
 }
 

@@ -74,9 +74,12 @@ impl RequestedMacros {
 
 fn default_names(step: MilterStep) -> &'static str {
     match step {
-        MilterStep::Connect => "j {daemon_name} {daemon_addr} v _ {client_addr} {client_name} {client_ptr}",
-        MilterStep::Helo => "{tls_version} {cipher}",
-        MilterStep::Mail => "i {auth_type} {auth_authen} {mail_addr} {mail_host} {tls_version} {cipher}",
+        MilterStep::Connect => {
+            "j {daemon_name} {daemon_addr} {daemon_port} v _ \
+             {client_addr} {client_port} {client_name} {client_ptr} {client_resolve}"
+        }
+        MilterStep::Helo => "{tls_version} {cipher} {cipher_bits}",
+        MilterStep::Mail => "i {auth_type} {auth_authen} {mail_addr} {mail_host} {tls_version} {cipher} {cipher_bits}",
         MilterStep::Rcpt => "i {rcpt_addr} {rcpt_host} {rcpt_mailer}",
         MilterStep::Data | MilterStep::EndOfHeader | MilterStep::EndOfBody => "i",
         MilterStep::Header | MilterStep::Body => "",

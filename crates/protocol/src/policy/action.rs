@@ -30,6 +30,8 @@ pub enum PolicyAction {
     Prepend(Box<str>),
     /// REDIRECT: all of the message goes to this address instead.
     Redirect(Box<str>),
+    /// FILTER: the message goes to this content filter first, `transport:next hop`.
+    Filter(Box<str>),
     /// BCC: this address gets the message too.
     Bcc(Box<str>),
     /// INFO and WARN: a text for the log.
@@ -60,6 +62,7 @@ impl FromStr for PolicyAction {
             "DISCARD" => PolicyAction::Discard,
             "PREPEND" => PolicyAction::Prepend(named()?),
             "REDIRECT" => PolicyAction::Redirect(named()?),
+            "FILTER" => PolicyAction::Filter(filter_destination(rest).ok_or_else(invalid)?),
             "BCC" => PolicyAction::Bcc(named()?),
             "INFO" | "WARN" => PolicyAction::Log(rest.into()),
             number if number.bytes().all(|octet| octet.is_ascii_digit()) => match number.parse() {
@@ -69,6 +72,13 @@ impl FromStr for PolicyAction {
             _ => return Err(invalid()),
         })
     }
+}
+
+/// A destination needs the name of a transport.
+fn filter_destination(text: &str) -> Option<Box<str>> {
+    let (transport, _) = text.split_once(':')?;
+    let is_name = !transport.is_empty() && text.bytes().all(|octet| octet.is_ascii_graphic());
+    is_name.then(|| text.into())
 }
 
 /// The reply with this code, whose text may begin with an enhanced code of its class.

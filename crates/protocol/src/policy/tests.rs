@@ -65,12 +65,23 @@ fn every_action_is_understood() {
         ("DISCARD", PolicyAction::Discard),
         ("PREPEND X-A: b c", PolicyAction::Prepend("X-A: b c".into())),
         ("REDIRECT a@b.test", PolicyAction::Redirect("a@b.test".into())),
+        ("FILTER smtp:[127.0.0.1]:10025", PolicyAction::Filter("smtp:[127.0.0.1]:10025".into())),
         ("BCC a@b.test", PolicyAction::Bcc("a@b.test".into())),
         ("WARN look", PolicyAction::Log("look".into())),
     ] {
         assert_eq!(text.parse(), Ok(expected), "{text}");
     }
-    for text in ["FILTER smtp:[127.0.0.1]:10025", "PREPEND", "REDIRECT", "REJECT 4.7.1 no", "450 5.7.1 no", "permit"] {
+    for text in [
+        "FILTER",
+        "FILTER amavis",
+        "FILTER :[127.0.0.1]",
+        "FILTER smtp:a b",
+        "PREPEND",
+        "REDIRECT",
+        "REJECT 4.7.1 no",
+        "450 5.7.1 no",
+        "permit",
+    ] {
         assert!(text.parse::<PolicyAction>().is_err(), "{text}");
     }
 }

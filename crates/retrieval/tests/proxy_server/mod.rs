@@ -135,7 +135,7 @@ impl Proxy {
         tokio::spawn(async move {
             while let Ok((stream, client)) = socket.accept().await {
                 stream.set_nodelay(true).unwrap();
-                tokio::spawn(net::serve_connection(listener.clone(), stream, client.ip(), stop.clone()));
+                tokio::spawn(net::serve_connection(listener.clone(), stream, client, stop.clone()));
             }
         });
         Proxy { address, stopper, limiter, hosts, log }

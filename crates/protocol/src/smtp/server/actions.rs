@@ -112,6 +112,8 @@ impl SessionAnswer {
 pub struct XclientIdentity {
     /// The client's IP address.
     pub address: Option<Option<IpAddr>>,
+    /// The client's port; 0 if it is unknown.
+    pub port: Option<u16>,
     /// The address of this host that the client connected to.
     pub own_address: Option<Option<IpAddr>>,
     /// The client's HELO name.

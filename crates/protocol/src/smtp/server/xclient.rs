@@ -109,7 +109,8 @@ fn parse_attributes(arguments: &str) -> Option<XclientIdentity> {
                 let host = |value: &str| command::parse_host(value).map(Box::from);
                 identity.helo = Some(value.map(host).map_or(Some(None), |it| it.map(Some))?);
             }
-            "PORT" | "DESTPORT" if value.is_none_or(|port| port.parse::<u16>().is_ok()) => {}
+            "PORT" => identity.port = Some(value.map_or(Some(0), |port| port.parse().ok())?),
+            "DESTPORT" if value.is_none_or(|port| port.parse::<u16>().is_ok()) => {}
             "PROTO" if value.is_none_or(|it| ["SMTP", "ESMTP"].iter().any(|own| own.eq_ignore_ascii_case(it))) => {}
             "NAME" | "LOGIN" => {}
             _ => return None,
@@ -160,6 +161,7 @@ mod tests {
         );
         let expected = XclientIdentity {
             address: Some("2001:db8::1".parse().ok()),
+            port: Some(25),
             own_address: None,
             helo: Some(Some("spike.example".into())),
         };
@@ -170,7 +172,7 @@ mod tests {
     fn unknown_attributes_differ_from_absent_ones() {
         let identity = parse_attributes("ADDR=[unavailable] HELO=[TEMPUNAVAIL] DESTADDR=192.0.2.9").unwrap();
         let own_address = Some("192.0.2.9".parse().ok());
-        assert_eq!(identity, XclientIdentity { address: Some(None), own_address, helo: Some(None) });
+        assert_eq!(identity, XclientIdentity { address: Some(None), port: None, own_address, helo: Some(None) });
         assert_eq!(parse_attributes("NAME=mx.example.org"), Some(XclientIdentity::default()));
         assert_eq!(parse_attributes("ADDR=::ffff:192.0.2.1").unwrap().address, Some("192.0.2.1".parse().ok()));
     }
