@@ -7,13 +7,17 @@
 //! Idle connections belong to no runtime, so sessions of any thread can take them.
 
 use std::fmt;
+use std::future::poll_fn;
 use std::io;
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::task::Context;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -85,17 +89,16 @@ impl ServiceStream {
     }
 
     /// Reads what has arrived; 0 at the end.
-    pub(crate) async fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        loop {
-            match self {
-                ServiceStream::Tcp(stream) => stream.readable().await?,
-                ServiceStream::Unix(stream) => stream.readable().await?,
-            }
-            match self.try_read(buffer) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                read => return read,
-            }
-        }
+    pub(crate) async fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let mut buffer = ReadBuf::new(buffer);
+        // Unlike `try_read`, this takes a short read as a sign that nothing is left, and the next one waits
+        // without asking the kernel first.
+        let read = |context: &mut Context<'_>| match self {
+            ServiceStream::Tcp(stream) => Pin::new(stream).poll_read(context, &mut buffer),
+            ServiceStream::Unix(stream) => Pin::new(stream).poll_read(context, &mut buffer),
+        };
+        poll_fn(read).await?;
+        Ok(buffer.filled().len())
     }
 
     /// Writes what there is room for.
@@ -117,13 +120,6 @@ impl ServiceStream {
         match self {
             ServiceStream::Tcp(stream) => stream.try_write(bytes),
             ServiceStream::Unix(stream) => stream.try_write(bytes),
-        }
-    }
-
-    fn try_read(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        match self {
-            ServiceStream::Tcp(stream) => stream.try_read(buffer),
-            ServiceStream::Unix(stream) => stream.try_read(buffer),
         }
     }
 
