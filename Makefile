@@ -14,7 +14,7 @@ SCENARIOS := accept-many accept-one maildir flat memory secure-many secure-one r
   content-rules milter policy milter-stalled operator-api dashboards \
   lab-smtp-many lab-smtp-one lab-agree lab-postal lab-http lab-files lab-connections lab-verify
 
-.PHONY: all run test lint unit integration test-peers test-fresh test-ecosystem peers soak bench before-after fuzz mutants audit man deb try-deb
+.PHONY: all run test lint unit integration test-peers test-fresh test-ecosystem peers stand-ins soak bench before-after fuzz mutants audit man deb try-deb
 
 all:
 	$(CARGO) build --release
@@ -61,7 +61,11 @@ peers:
 soak: test-peers all
 	MAILRACE_KILL_ROUNDS=200 tests/run test_crash
 
-bench: peers all
+# Programs in place of milters and policy services, which the measurements use.
+stand-ins:
+	$(CARGO) build --release --package filter --examples
+
+bench: peers all stand-ins
 	for scenario in $(SCENARIOS); do bench/run $$scenario || status=1; done; exit $${status:-0}
 
 # `make before-after BEFORE=BINARY` compares the build with another binary of Mailrace.

@@ -1,37 +1,24 @@
 """Stand-ins for a milter and for a policy service: programs that take all mail and cost next to nothing, so that what is
-measured is the server that asks them. They are examples of the crate `filter` without dependencies, and compiled when they
-are first used.
+measured is the server that asks them. They are examples of the crate `filter`, beside the server's binary.
 
 A stand-in is no part of the server: its CPU is counted by itself.
 """
 
-import functools
 import shlex
-import shutil
 import subprocess
 import time
 
-from . import accounting, machine
-from .mailrace import ROOT
+from . import accounting
+from .mailrace import BINARY
 from .smtp import free_port
 
-_SOURCES, _PROGRAMS = ROOT / "crates/filter/examples", ROOT / "target/bench"
+PROGRAMS = BINARY.parent / "examples"
 _START_SECONDS_MAX = 20.0
 
 
-def is_buildable():
-    """Whether there is a compiler."""
-    return shutil.which("rustc") is not None
-
-
-@functools.cache
-def _program(name):
-    """The path of a program, which is compiled if it is older than its source."""
-    source, program = _SOURCES / f"{name}.rs", _PROGRAMS / name
-    if not program.exists() or program.stat().st_mtime < source.stat().st_mtime:
-        _PROGRAMS.mkdir(parents=True, exist_ok=True)
-        machine.run("rustc", "--edition", "2024", "-O", "-o", str(program), str(source))
-    return program
+def are_built():
+    """Whether `make stand-ins` was run, or for a debug build the tests of the crate."""
+    return (PROGRAMS / "milter_stub").exists() and (PROGRAMS / "policy_stub").exists()
 
 
 class StandIn:
@@ -45,7 +32,7 @@ class StandIn:
 
     def command(self):
         """The command line."""
-        return [str(_program(self._name)), f"127.0.0.1:{self.port}", *self._words]
+        return [str(PROGRAMS / self._name), f"127.0.0.1:{self.port}", *self._words]
 
     def start(self):
         """Starts it and waits until it listens."""

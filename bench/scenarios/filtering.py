@@ -146,7 +146,7 @@ class FilteredFigures(pairs.Figures):
 class FilteredSide(Side):
     """A side whose server asks a stand-in."""
 
-    needs: tuple = (("rustc", stand_in.is_buildable),)
+    needs: tuple = (("a stand-in (`make stand-ins`)", stand_in.are_built),)
 
     def measure(self, server, place):
         """Also counts the CPU of the stand-in."""

@@ -28,6 +28,7 @@ _WATCHED_SECONDS = 20
 _OCTETS, _DISK_OCTETS = 300, 1500
 _TIMES, _SLOW_TIMES = 200, 40  # that each request is made in a round; those that change something
 _HOLD_SECONDS_MAX = 600
+_IDLE_SHARE, _IDLE_SECONDS_MAX = 0.01, 300
 _HELD_QUEUES = '\n[[queue]]\nname = "standard"\nconcurrency = 0\n'
 _PAGE = "/api/v1/recipients?limit=100"
 _NOTES = (
@@ -75,12 +76,16 @@ class ApiServer:
         return time.monotonic() - begin
 
     def wait_until_held(self, count):
-        """Waits until exactly so many recipients are held."""
+        """Waits until exactly so many recipients are held, and that is recorded."""
         deadline = time.monotonic() + _HOLD_SECONDS_MAX
-        while (held := sum(queue["held"] for queue in self.client.ask("/api/v1/queues")["queues"])) != count:
+        while self._counts() != (count, 0):
             if time.monotonic() > deadline:
-                raise RuntimeError(f"{held} recipients are held, expected {count}")
+                raise RuntimeError(f"{self._counts()} recipients are held and in flight, expected {count} and 0")
             time.sleep(0.05)
+
+    def _counts(self):
+        queues = self.client.ask("/api/v1/queues")["queues"]
+        return tuple(sum(queue[state] for queue in queues) for state in ("held", "in_flight"))
 
     def some_ids(self, count, number):
         """The ids of messages in the middle of the queue, others for each number."""
@@ -135,6 +140,8 @@ def scenario(options):
                 server.fill(count)
             seconds = [server.hold(count) for server, count in ((small, few), (large, many))]
             print(f"held {many:,} in {seconds[1]:.1f} s", flush=True)
+            idle_seconds = _await_idle((small, large, wide))
+            print(f"idle after {idle_seconds:.0f} s", flush=True)
             machine.settle()
             sides = [Held(small, few), Held(large, many)]
             times = max(20, _TIMES // options.shrink), max(10, _SLOW_TIMES // options.shrink)
@@ -222,6 +229,15 @@ def _report(folder, facts, counts, rounds, small):
         {"client": [path for path in _READS.values()]}, notes,
         {"server": small.mailrace.configuration().split("\n[[route]]")[0]}, checks=checks, tables={"Requests": rows},
     )  # fmt: skip
+
+
+def _await_idle(servers):
+    """Waits until no server works at anything, such as making its spool smaller; returns the seconds."""
+    begin = time.monotonic()
+    while max(_cpu_share(servers, 1.0)) > _IDLE_SHARE:
+        if time.monotonic() > begin + _IDLE_SECONDS_MAX:
+            raise RuntimeError(f"a server is still busy after {_IDLE_SECONDS_MAX} s")
+    return time.monotonic() - begin
 
 
 def _cpu_share(servers, seconds):

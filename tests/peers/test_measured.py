@@ -3,7 +3,6 @@ dashboards get what a browser gets.
 """
 
 import pathlib
-import shutil
 import smtplib
 import time
 import unittest
@@ -12,7 +11,7 @@ from harness import WAIT_SECONDS_MAX, Mailrace, await_that, folder
 from peers.api import ApiClient, Dashboards, create_token
 from peers.laboratory import Source
 from peers.mailrace import listener
-from peers.stand_in import FilteredServer, StandIn
+from peers.stand_in import FilteredServer, StandIn, are_built
 from peers.waiting_sessions import WaitingSessions
 
 MESSAGES = 20
@@ -32,7 +31,7 @@ class MeasuredCase(unittest.TestCase):
         return server
 
 
-@unittest.skipUnless(shutil.which("rustc"), "the stand-ins need rustc")
+@unittest.skipUnless(are_built(), "the stand-ins are examples of the crate `filter`, which are not built")
 class StandIns(MeasuredCase):
     def filtered(self, kind, name, *words):
         place = self.folder / "-".join((name, *words))
