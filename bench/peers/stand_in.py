@@ -22,17 +22,17 @@ def are_built():
 
 
 class StandIn:
-    """A program that is not started."""
+    """A program that is not started; it listens on a port, or at a path."""
 
-    def __init__(self, folder, name, *words):
-        self.port = free_port()
+    def __init__(self, folder, name, *words, has_path=False):
+        self.address = f"unix:{folder}/{name}.sock" if has_path else f"127.0.0.1:{free_port()}"
         self.group = accounting.Group(name)
         self._name, self._words = name, words
         self._output, self._process = folder / f"{name}.out", None
 
     def command(self):
         """The command line."""
-        return [str(PROGRAMS / self._name), f"127.0.0.1:{self.port}", *self._words]
+        return [str(PROGRAMS / self._name), self.address, *self._words]
 
     def start(self):
         """Starts it and waits until it listens."""

@@ -172,28 +172,37 @@ class Filtering(Comparison):
 
 
 def _section(kind, asked, *lines):
-    return "\n".join(("", f"[[{kind}]]", f'address = "127.0.0.1:{asked.port}"', *lines, ""))
+    return "\n".join(("", f"[[{kind}]]", f'address = "{asked.address}"', *lines, ""))
 
 
-def _mailrace_with(kind, name, *words):
+def _mailrace_with(kind, name, *words, has_path=False):
     def make(place):
-        asked = StandIn(place, name, *words)
+        asked = StandIn(place, name, *words, has_path=has_path)
         return FilteredServer(asked, Mailrace(place, concurrency=0, extra=_section(kind, asked)))
 
     return make
 
 
-def _postfix_with(lines, name, *words):
+def _postfix_with(lines, name, *words, has_path=False):
     def make(place):
-        asked = StandIn(place, name, *words)
-        asking = [line.format(port=asked.port) for line in lines]
+        asked = StandIn(place, name, *words, has_path=has_path)
+        address = asked.address if has_path else f"inet:{asked.address}"
+        asking = [line.format(address=address) for line in lines]
         return FilteredServer(asked, Postfix(place, "tuned", [HOLD, *asking]))
 
     return make
 
 
-_MILTER_LINES = ("smtpd_milters = inet:127.0.0.1:{port}", "milter_default_action = tempfail")
-_POLICY_LINES = ("smtpd_recipient_restrictions = check_policy_service inet:127.0.0.1:{port}",)
+_MILTER_LINES = ("smtpd_milters = {address}", "milter_default_action = tempfail")
+_POLICY_LINES = ("smtpd_recipient_restrictions = check_policy_service {address}",)
+
+
+def _with_milter(mode, has_path=True):
+    return _mailrace_with("milter", "milter_stub", mode, has_path=has_path)
+
+
+def _postfix_with_milter(mode):
+    return _postfix_with(_MILTER_LINES, "milter_stub", mode, has_path=True)
 
 
 def _filtered(make, count):
@@ -204,14 +213,18 @@ MILTER = Filtering(
     "Accepting with a milter that does nothing",
     {
         "off": Side(mailrace, Load(60_000), MESSAGE_DISK_OCTETS),
-        "end": _filtered(_mailrace_with("milter", "milter_stub", "end"), 50_000),
-        "each": _filtered(_mailrace_with("milter", "milter_stub", "each"), 30_000),
-        "postfix-end": _filtered(_postfix_with(_MILTER_LINES, "milter_stub", "end"), 6_000),
-        "postfix-each": _filtered(_postfix_with(_MILTER_LINES, "milter_stub", "each"), 6_000),
+        "end": _filtered(_with_milter("end"), 50_000),
+        "each": _filtered(_with_milter("each"), 30_000),
+        "end-tcp": _filtered(_with_milter("end", has_path=False), 50_000),
+        "each-tcp": _filtered(_with_milter("each", has_path=False), 30_000),
+        "postfix-end": _filtered(_postfix_with_milter("end"), 6_000),
+        "postfix-each": _filtered(_postfix_with_milter("each"), 6_000),
     },
     (
         pairs.Target("end", "off", "cpu_per_thousand", most=1.5),
         pairs.Target("each", "off", "cpu_per_thousand", most=3.0),
+        pairs.Target("end-tcp", "off", "cpu_per_thousand", most=1.5),
+        pairs.Target("each-tcp", "off", "cpu_per_thousand", most=3.0),
         pairs.Target("end", "postfix-end", "rate", least=5),
         pairs.Target("each", "postfix-each", "rate", least=5),
         pairs.Target("end", "postfix-end", "cpu_per_thousand"),
@@ -221,6 +234,7 @@ MILTER = Filtering(
         *NOTES,
         "The milter wants all commands and has no actions. With `end` it has negotiated that it answers only the end of a "
         "message; with `each` it answers MAIL, RCPT, DATA, every field, the end of the header, the body and the end.",
+        "It listens at a Unix socket, and for the sides in `-tcp` on a port.",
         _STAND_IN_NOTE,
     ),
 )  # fmt: skip

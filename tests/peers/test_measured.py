@@ -37,7 +37,7 @@ class StandIns(MeasuredCase):
         place = self.folder / "-".join((name, *words))
         place.mkdir()
         stand_in = StandIn(place, name, *words)
-        section = f'\n[[{kind}]]\naddress = "127.0.0.1:{stand_in.port}"\n'
+        section = f'\n[[{kind}]]\naddress = "{stand_in.address}"\n'
         return self.started(FilteredServer(stand_in, Mailrace(place, concurrency=0, extra=section)))
 
     def test_all_mail_passes_a_milter_and_a_policy_service(self):

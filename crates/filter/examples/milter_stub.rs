@@ -2,7 +2,7 @@
 //! measured is the mail server. One thread serves all connections, so that many answers cost few
 //! wake-ups.
 //!
-//! `milter_stub ADDRESS MODE` listens until it is killed. The modes:
+//! `milter_stub ADDRESS MODE` listens until it is killed, at HOST:PORT or unix:PATH. The modes:
 //!
 //! | mode | what it answers |
 //! |---|---|
@@ -10,10 +10,12 @@
 //! | `each` | every command, as milters do by default |
 //! | `never` | nothing after the negotiation, which is that of `end`: clients wait for the end of their message |
 
+use std::fs::{Permissions, set_permissions};
 use std::io;
+use std::os::unix::fs::PermissionsExt;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpListener, UnixListener};
 
 const VERSION: u32 = 6;
 /// "No reply" to HEADER, CONNECT, HELO, MAIL, RCPT, DATA, unknown commands, END OF HEADER and BODY.
@@ -39,19 +41,35 @@ fn main() -> io::Result<()> {
         other => panic!("{other:?} is none of end, each and never"),
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
-    runtime.block_on(async {
-        let listener = TcpListener::bind(address).await?;
-        println!("ready");
-        loop {
-            let (socket, _) = listener.accept().await?;
-            socket.set_nodelay(true)?;
-            tokio::spawn(serve(socket, mode));
-        }
-    })
+    match address.strip_prefix("unix:") {
+        Some(path) => runtime.block_on(listen_at_path(path, mode)),
+        None => runtime.block_on(listen(address, mode)),
+    }
+}
+
+async fn listen(address: &str, mode: Mode) -> io::Result<()> {
+    let listener = TcpListener::bind(address).await?;
+    println!("ready");
+    loop {
+        let (socket, _) = listener.accept().await?;
+        socket.set_nodelay(true)?;
+        tokio::spawn(serve(socket, mode));
+    }
+}
+
+async fn listen_at_path(path: &str, mode: Mode) -> io::Result<()> {
+    let listener = UnixListener::bind(path)?;
+    // Mail servers have users of their own.
+    set_permissions(path, Permissions::from_mode(0o777))?;
+    println!("ready");
+    loop {
+        let (socket, _) = listener.accept().await?;
+        tokio::spawn(serve(socket, mode));
+    }
 }
 
 /// Serves a mail server until it leaves.
-async fn serve(mut socket: TcpStream, mode: Mode) -> io::Result<()> {
+async fn serve(mut socket: impl AsyncRead + AsyncWrite + Unpin, mode: Mode) -> io::Result<()> {
     let (mut input, mut filled) = (vec![0; INPUT_OCTETS], 0);
     loop {
         let count = socket.read(&mut input[filled..]).await?;

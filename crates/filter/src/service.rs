@@ -7,17 +7,14 @@
 //! Idle connections belong to no runtime, so sessions of any thread can take them.
 
 use std::fmt;
-use std::future::poll_fn;
 use std::io;
 use std::path::PathBuf;
-use std::pin::Pin;
 use std::str::FromStr;
 use std::sync::Arc;
-use std::task::Context;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use tokio::io::{AsyncRead, ReadBuf};
+use tokio::io::AsyncReadExt;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -88,17 +85,14 @@ impl ServiceStream {
         }
     }
 
-    /// Reads what has arrived; 0 at the end.
-    pub(crate) async fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let mut buffer = ReadBuf::new(buffer);
+    /// Appends what has arrived, as far as there is capacity; 0 at the end.
+    pub(crate) async fn read(&mut self, input: &mut Vec<u8>) -> io::Result<usize> {
         // Unlike `try_read`, this takes a short read as a sign that nothing is left, and the next one waits
         // without asking the kernel first.
-        let read = |context: &mut Context<'_>| match self {
-            ServiceStream::Tcp(stream) => Pin::new(stream).poll_read(context, &mut buffer),
-            ServiceStream::Unix(stream) => Pin::new(stream).poll_read(context, &mut buffer),
-        };
-        poll_fn(read).await?;
-        Ok(buffer.filled().len())
+        match self {
+            ServiceStream::Tcp(stream) => stream.read_buf(input).await,
+            ServiceStream::Unix(stream) => stream.read_buf(input).await,
+        }
     }
 
     /// Writes what there is room for.

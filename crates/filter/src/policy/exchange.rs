@@ -57,14 +57,14 @@ async fn exchange(stream: &mut ServiceStream, request: &[u8]) -> Result<String, 
         let count = stream.write(rest).await?;
         rest = &rest[count..];
     }
-    let (mut reader, mut input) = (AnswerReader::default(), vec![0; INPUT_OCTETS]);
+    let (mut reader, mut input) = (AnswerReader::default(), Vec::with_capacity(INPUT_OCTETS));
     loop {
-        let count = stream.read(&mut input).await?;
-        if count == 0 {
+        if stream.read(&mut input).await? == 0 {
             return Err(PolicyFailure::Closed);
         }
-        if let Some(action) = reader.handle_input(&input[..count])? {
+        if let Some(action) = reader.handle_input(&input)? {
             return Ok(action);
         }
+        input.clear();
     }
 }
