@@ -15,7 +15,10 @@ use std::time::{Duration, Instant};
 
 use mail::LogObserver;
 use parking_lot::Mutex;
-use tokio::sync::broadcast::{self, error::RecvError};
+use tokio::sync::broadcast::{
+    self,
+    error::{RecvError, TryRecvError},
+};
 
 use crate::current_handler::CurrentHandler;
 use crate::history::{History, HistoryAnswer, HistorySpan, Series, ServerCounters};
@@ -137,13 +140,38 @@ impl EventReader {
     pub(crate) async fn next(&mut self) -> Option<String> {
         loop {
             match self.receiver.recv().await {
-                Ok(LiveEvent::Sample(sample)) => return Some(event_text("sample", &sample)),
-                Ok(LiveEvent::LogLine(line)) if self.sees_log => return Some(event_text("log", &line)),
-                Ok(LiveEvent::LinesSkipped(lines)) if self.sees_log => return Some(skipped(lines)),
-                Ok(LiveEvent::LogLine(_) | LiveEvent::LinesSkipped(_)) => {}
+                Ok(event) => {
+                    if let Some(text) = self.text(&event) {
+                        return Some(text);
+                    }
+                }
                 Err(RecvError::Lagged(events)) => return Some(skipped(events)),
                 Err(RecvError::Closed) => return None,
             }
+        }
+    }
+
+    /// The next event that is already there, in the same format.
+    pub(crate) fn next_waiting(&mut self) -> Option<String> {
+        loop {
+            match self.receiver.try_recv() {
+                Ok(event) => {
+                    if let Some(text) = self.text(&event) {
+                        return Some(text);
+                    }
+                }
+                Err(TryRecvError::Lagged(events)) => return Some(skipped(events)),
+                Err(TryRecvError::Empty | TryRecvError::Closed) => return None,
+            }
+        }
+    }
+
+    /// None: the event is not for this reader.
+    fn text(&self, event: &LiveEvent) -> Option<String> {
+        match event {
+            LiveEvent::Sample(sample) => Some(event_text("sample", sample)),
+            LiveEvent::LogLine(line) => self.sees_log.then(|| event_text("log", line)),
+            LiveEvent::LinesSkipped(lines) => self.sees_log.then(|| skipped(*lines)),
         }
     }
 }
@@ -220,6 +248,10 @@ mod tests {
         assert_eq!(operator.next().await.unwrap(), "event: log\ndata: {\"event\":\"login\"}\n\n");
         assert_eq!(operator.next().await.unwrap(), "event: sample\ndata: {}\n\n");
         assert_eq!(reader.next().await.unwrap(), "event: sample\ndata: {}\n\n");
+        monitor.observe("{\"event\":\"login\"}\n");
+        assert_eq!(reader.next_waiting(), None);
+        assert_eq!(operator.next_waiting().unwrap(), "event: log\ndata: {\"event\":\"login\"}\n\n");
+        assert_eq!(operator.next_waiting(), None);
         drop(monitor);
         assert_eq!(reader.next().await, None);
     }

@@ -1,7 +1,11 @@
 //! Header fields as bytes: where the header ends, and the same header with one field changed.
 
+use std::io;
 use std::ops::Range;
 
+use memchr::{memchr, memmem};
+
+use crate::check::CheckedMessage;
 use crate::edit::Field;
 
 /// The length of the header, without the empty line after it. None if these first bytes of a message
@@ -10,8 +14,25 @@ pub fn header_len(start: &[u8], is_whole: bool) -> Option<usize> {
     if start.starts_with(b"\r\n") {
         return Some(0);
     }
-    let end = start.windows(4).position(|octets| octets == b"\r\n\r\n").map(|end| end + 2);
+    let end = memmem::find(start, b"\r\n\r\n").map(|end| end + 2);
     end.or(is_whole.then_some(start.len()))
+}
+
+/// Reads the header of the content, without the empty line after it. None: it has more octets than
+/// `octets_max`.
+pub(crate) async fn read(message: &mut dyn CheckedMessage, octets_max: usize) -> io::Result<Option<Vec<u8>>> {
+    let mut start = Vec::new();
+    loop {
+        let chunk = message.read_content(start.len() as u64).await?;
+        // In most messages the header is at hand as a whole, and what follows it is not copied.
+        let at_hand = if start.is_empty() { header_len(chunk, false) } else { None };
+        start.extend_from_slice(&chunk[..at_hand.unwrap_or(chunk.len()).min(octets_max + 1)]);
+        let len = at_hand.or_else(|| header_len(&start, chunk.is_empty()));
+        if len.is_some() || start.len() > octets_max {
+            start.truncate(len.unwrap_or_default());
+            return Ok(len.filter(|len| *len <= octets_max).map(|_| start));
+        }
+    }
 }
 
 /// Replaces or removes (None) an occurrence of a field, counted from 1. Returns whether it was found.
@@ -72,13 +93,13 @@ pub fn without_fields(header: &[u8], places: &[Range<usize>]) -> Vec<u8> {
 /// The length of the first field, with its continuation lines.
 fn field_len(header: &[u8]) -> usize {
     let mut end = 0;
-    for line in header.split_inclusive(|octet| *octet == b'\n') {
-        if end > 0 && !line.starts_with(b" ") && !line.starts_with(b"\t") {
-            break;
+    while let Some(line_end) = memchr(b'\n', &header[end..]) {
+        end += line_end + 1;
+        if !matches!(header.get(end), Some(b' ' | b'\t')) {
+            return end;
         }
-        end += line.len();
     }
-    end
+    header.len()
 }
 
 /// Whether a field has this name, in any case. Old messages have white space before the colon (RFC 5322 section 4.5), but no line break.

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use tokio::io::AsyncReadExt;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -84,17 +85,13 @@ impl ServiceStream {
         }
     }
 
-    /// Reads what has arrived; 0 at the end.
-    pub(crate) async fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        loop {
-            match self {
-                ServiceStream::Tcp(stream) => stream.readable().await?,
-                ServiceStream::Unix(stream) => stream.readable().await?,
-            }
-            match self.try_read(buffer) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                read => return read,
-            }
+    /// Appends what has arrived, as far as there is capacity; 0 at the end.
+    pub(crate) async fn read(&mut self, input: &mut Vec<u8>) -> io::Result<usize> {
+        // Unlike `try_read`, this takes a short read as a sign that nothing is left, and the next one waits
+        // without asking the kernel first.
+        match self {
+            ServiceStream::Tcp(stream) => stream.read_buf(input).await,
+            ServiceStream::Unix(stream) => stream.read_buf(input).await,
         }
     }
 
@@ -117,13 +114,6 @@ impl ServiceStream {
         match self {
             ServiceStream::Tcp(stream) => stream.try_write(bytes),
             ServiceStream::Unix(stream) => stream.try_write(bytes),
-        }
-    }
-
-    fn try_read(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        match self {
-            ServiceStream::Tcp(stream) => stream.try_read(buffer),
-            ServiceStream::Unix(stream) => stream.try_read(buffer),
         }
     }
 

@@ -15,7 +15,7 @@ use protocol::http::server::{
     Resource,
 };
 
-use tokio::time::timeout;
+use tokio::time::{sleep_until, timeout};
 
 use super::ApiListener;
 use super::answer::{self, ApiAnswer, ApiRequest, Problem};
@@ -33,6 +33,11 @@ const STREAM_TIME_MAX: Duration = Duration::from_secs(15 * 60);
 const HEARTBEAT_EVERY: Duration = Duration::from_secs(15);
 /// How long a connection waits for an event before it looks at anything else.
 const EVENT_WAIT: Duration = Duration::from_secs(1);
+/// Events of this time are sent together: each part of a stream costs a system call and a wake-up, and
+/// nobody reads faster.
+const PART_EVERY: Duration = Duration::from_millis(200);
+/// A part that is this long takes no further events.
+const PART_OCTETS_MAX: usize = 64 << 10;
 
 /// A session.
 pub(super) struct ApiSession {
@@ -78,9 +83,18 @@ impl EventStream {
         if Instant::now() >= self.ends_at {
             return None;
         }
+        sleep_until((self.sent_at + PART_EVERY).into()).await;
         // Between the waits, the connection sees that the server stops.
         let part = match timeout(EVENT_WAIT, self.reader.next()).await {
-            Ok(event) => event?,
+            Ok(event) => {
+                let mut part = event?;
+                while part.len() < PART_OCTETS_MAX
+                    && let Some(event) = self.reader.next_waiting()
+                {
+                    part.push_str(&event);
+                }
+                part
+            }
             Err(_) if self.sent_at.elapsed() >= HEARTBEAT_EVERY => ": still here\n\n".to_owned(),
             Err(_) => String::new(),
         };

@@ -97,7 +97,7 @@ impl ContentRules {
         if !findings.any_rule(|rule| rule.rule.lines.is_some() || rule.rule.attachment.is_some()) {
             return Ok(findings);
         }
-        let header = read_header(message).await?;
+        let header = header::read(message, HEADER_OCTETS_MAX).await?.ok_or(ScanError::HeaderTooLong)?;
         self.compare_header(message.prefix(), &header, &mut findings)?;
         let lines = std::mem::take(&mut findings.table_lines);
         for line in found_in_tables(&self.rules, lines).await.map_err(CheckError::Table)? {
@@ -205,6 +205,15 @@ fn is_about_fields(rule: &ContentRule) -> bool {
 
 /// What the rules about this message need that its own header cannot say.
 fn needs_beyond_header(findings: &Findings<'_>, header: &[u8]) -> ScanNeeds {
+    let is_about_parts = |rule: &ContentRule| rule.looks_at(LinePlace::Mime) || rule.looks_at(LinePlace::Nested);
+    let needs = ScanNeeds {
+        fields: findings.any_rule(|rule| is_about_parts(&rule.rule)),
+        lines: findings.any_rule(|rule| rule.rule.looks_at(LinePlace::Body)),
+        attachments: findings.any_rule(|rule| rule.rule.attachment.is_some()),
+    };
+    if !needs.fields && !needs.attachments {
+        return needs;
+    }
     let (has_parts, is_attachment) = match PartFields::read(header) {
         PartFields::Unreadable => (true, true),
         PartFields::Read { media_type, names, is_marked } => {
@@ -212,28 +221,10 @@ fn needs_beyond_header(findings: &Findings<'_>, header: &[u8]) -> ScanNeeds {
             (has_parts, is_marked || !names.is_empty() || !media_type.starts_with("text/"))
         }
     };
-    let is_about_parts = |rule: &ContentRule| rule.looks_at(LinePlace::Mime) || rule.looks_at(LinePlace::Nested);
     ScanNeeds {
-        fields: has_parts && findings.any_rule(|rule| is_about_parts(&rule.rule)),
-        lines: findings.any_rule(|rule| rule.rule.looks_at(LinePlace::Body)),
-        attachments: (has_parts || is_attachment) && findings.any_rule(|rule| rule.rule.attachment.is_some()),
-    }
-}
-
-/// The header of the content, without the empty line after it.
-async fn read_header(message: &mut dyn CheckedMessage) -> Result<Vec<u8>, CheckError> {
-    let mut start = Vec::new();
-    loop {
-        let chunk = message.read_content(start.len() as u64).await?;
-        let chunk = &chunk[..chunk.len().min(PIECE_OCTETS)];
-        start.extend_from_slice(chunk);
-        if let Some(len) = header::header_len(&start, chunk.is_empty()) {
-            start.truncate(len);
-            return Ok(start);
-        }
-        if start.len() > HEADER_OCTETS_MAX {
-            return Err(ScanError::HeaderTooLong.into());
-        }
+        fields: needs.fields && has_parts,
+        attachments: needs.attachments && (has_parts || is_attachment),
+        ..needs
     }
 }
 

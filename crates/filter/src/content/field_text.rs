@@ -5,6 +5,7 @@ use std::borrow::Cow;
 
 use mail_parser::HeaderValue;
 use mail_parser::parsers::MessageStream;
+use memchr::{memchr2, memmem};
 
 /// Octets of a decoded value, before it is decoded.
 const ENCODED_OCTETS_MAX: usize = 4 << 10;
@@ -13,11 +14,20 @@ const ENCODED_OCTETS_MAX: usize = 4 << 10;
 /// that are not UTF-8 are replaced.
 pub(super) fn unfolded(field: &[u8]) -> Cow<'_, str> {
     let field = field.trim_ascii_end();
-    if !field.iter().any(|octet| matches!(octet, b'\r' | b'\n')) {
-        return String::from_utf8_lossy(field);
+    let Some(mut line_end) = memchr2(b'\r', b'\n', field) else {
+        // Checks ASCII faster than the conversion that replaces octets.
+        return str::from_utf8(field).map_or_else(|_| String::from_utf8_lossy(field), Cow::Borrowed);
+    };
+    let (mut octets, mut rest) = (Vec::with_capacity(field.len()), field);
+    loop {
+        octets.extend_from_slice(&rest[..line_end]);
+        rest = rest.get(line_end + 1..).unwrap_or_default();
+        match memchr2(b'\r', b'\n', rest) {
+            Some(next) => line_end = next,
+            None => break octets.extend_from_slice(rest),
+        }
     }
-    let octets: Vec<u8> = field.iter().copied().filter(|octet| !matches!(octet, b'\r' | b'\n')).collect();
-    Cow::Owned(String::from_utf8_lossy(&octets).into_owned())
+    Cow::Owned(String::from_utf8(octets).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
 }
 
 /// The name and the value of an unfolded field; None if it is none.
@@ -34,6 +44,7 @@ pub(super) fn is_mime_field(name: &str) -> bool {
 
 /// An unfolded field with its encoded words decoded; None if it has none.
 pub(super) fn decoded(text: &str) -> Option<String> {
+    memmem::find(text.as_bytes(), b"=?")?;
     let (name, value) = text.split_once(':').filter(|(_, value)| value.contains("=?"))?;
     Some(format!("{name}: {}", decoded_words(value)?))
 }

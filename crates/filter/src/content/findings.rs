@@ -1,5 +1,6 @@
 //! What was found in a message for each rule, and how lists share its lines.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::attachment::Attachment;
@@ -54,7 +55,8 @@ pub(super) struct Findings<'r> {
     rules: &'r [CompiledContentRule],
     /// Which rules are about this message.
     in_scope: Vec<bool>,
-    found: Vec<RuleFindings>,
+    /// By the number of the rule: most rules find nothing.
+    found: BTreeMap<usize, RuleFindings>,
     pub(super) table_lines: Vec<TableLine>,
     changes: usize,
 }
@@ -65,8 +67,7 @@ pub(super) struct TooManyChanges;
 
 impl<'r> Findings<'r> {
     pub(super) fn new(rules: &'r [CompiledContentRule], in_scope: Vec<bool>) -> Findings<'r> {
-        let found = rules.iter().map(|_| RuleFindings::default()).collect();
-        Findings { rules, in_scope, found, table_lines: Vec::new(), changes: 0 }
+        Findings { rules, in_scope, found: BTreeMap::new(), table_lines: Vec::new(), changes: 0 }
     }
 
     /// Whether a rule about this message meets the test.
@@ -119,7 +120,7 @@ impl<'r> Findings<'r> {
             ContentAction::Prepend(template) | ContentAction::Replace(template) => Some(fill(template)),
             _ => None,
         };
-        let found = &mut self.found[number];
+        let found = self.found.entry(number).or_default();
         let is_change = matches!(rule.action, ContentAction::Replace(_) | ContentAction::Remove);
         if let Some(spot) = spot.filter(|_| is_change) {
             self.changes += 1;
@@ -135,19 +136,18 @@ impl<'r> Findings<'r> {
     /// Takes an attachment, which is complete.
     pub(super) fn take_attachment(&mut self, attachment: &Attachment) {
         let name = attachment.names.first().unwrap_or(&attachment.media_type);
-        for ((rule, found), _) in
-            self.rules.iter().zip(&mut self.found).zip(&self.in_scope).filter(|(_, in_scope)| **in_scope)
-        {
+        for (number, (rule, _)) in self.rules.iter().zip(&self.in_scope).enumerate().filter(|(_, (_, is_in))| **is_in) {
             if rule.rule.attachment.as_ref().is_some_and(|condition| condition.includes(attachment)) {
-                found.attachment.get_or_insert_with(|| cut(name));
+                self.found.entry(number).or_default().attachment.get_or_insert_with(|| cut(name));
             }
         }
     }
 
     /// The rules that apply, in order, with what was found for them.
-    pub(super) fn applying(self) -> impl Iterator<Item = (&'r CompiledContentRule, RuleFindings)> {
-        let rules = self.rules.iter().zip(self.found).zip(self.in_scope);
-        rules.filter_map(|((rule, found), in_scope)| {
+    pub(super) fn applying(mut self) -> impl Iterator<Item = (&'r CompiledContentRule, RuleFindings)> {
+        let rules = self.rules.iter().zip(self.in_scope).enumerate();
+        rules.filter_map(move |(number, (rule, in_scope))| {
+            let found = self.found.remove(&number).unwrap_or_default();
             let has_line = rule.rule.lines.is_none() || found.line.is_some();
             let has_attachment = rule.rule.attachment.is_none() || found.attachment.is_some();
             (in_scope && has_line && has_attachment).then_some((rule, found))

@@ -87,15 +87,16 @@ impl OpenConnection {
 
     async fn event(&mut self) -> Result<MilterEvent, MilterFailure> {
         self.send().await?;
-        let mut input = vec![0; INPUT_OCTETS];
+        let mut input = Vec::with_capacity(INPUT_OCTETS);
         loop {
             if let Some(event) = self.client.poll_event()? {
                 return Ok(event);
             }
-            match self.stream.read(&mut input).await? {
-                0 => return Err(MilterFailure::Closed),
-                count => self.client.handle_input(&input[..count]),
+            if self.stream.read(&mut input).await? == 0 {
+                return Err(MilterFailure::Closed);
             }
+            self.client.handle_input(&input);
+            input.clear();
         }
     }
 

@@ -15,7 +15,8 @@ pub(super) async fn send(
     message: &mut dyn CheckedMessage,
     macros: &dyn MacroValues,
 ) -> Result<MilterAnswer, MilterFailure> {
-    let header = read_header(message).await?;
+    let header = header::read(message, HEADER_OCTETS_MAX).await.map_err(MilterFailure::Unreadable)?;
+    let header = header.ok_or(MilterFailure::HeaderTooLong)?;
     let answer = send_fields(connection, message.prefix(), &header, macros).await?;
     if answer != MilterAnswer::Continue {
         return Ok(answer);
@@ -29,22 +30,6 @@ pub(super) async fn send(
         return Ok(answer);
     }
     connection.ask(&MilterCommand::EndOfBody, macros).await
-}
-
-/// The header of the content, without the empty line after it.
-async fn read_header(message: &mut dyn CheckedMessage) -> Result<Vec<u8>, MilterFailure> {
-    let mut start = Vec::new();
-    while start.len() <= HEADER_OCTETS_MAX {
-        let read = message.read_content(start.len() as u64).await;
-        let chunk = read.map_err(MilterFailure::Unreadable)?;
-        let chunk = &chunk[..chunk.len().min(HEADER_OCTETS_MAX)];
-        start.extend_from_slice(chunk);
-        if let Some(len) = header::header_len(&start, chunk.is_empty()) {
-            start.truncate(len);
-            return Ok(start);
-        }
-    }
-    Err(MilterFailure::HeaderTooLong)
 }
 
 async fn send_fields(

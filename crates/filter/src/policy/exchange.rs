@@ -38,8 +38,8 @@ pub(super) enum PolicyFailure {
 pub(super) async fn ask(service: &PolicyService, request: &[u8]) -> Result<PolicyAction, PolicyFailure> {
     loop {
         let connected = timeout(service.settings.connect_time_max, service.pool.connect()).await;
-        let PooledConnection { stream, state, permit } = connected.map_err(|_| PolicyFailure::NoConnection)??;
-        let answered = timeout(service.settings.answer_time_max, exchange(&stream, request)).await;
+        let PooledConnection { mut stream, state, permit } = connected.map_err(|_| PolicyFailure::NoConnection)??;
+        let answered = timeout(service.settings.answer_time_max, exchange(&mut stream, request)).await;
         match answered.map_err(|_| PolicyFailure::NoAnswer)? {
             Ok(action) => {
                 service.pool.keep(stream, (), permit);
@@ -51,20 +51,20 @@ pub(super) async fn ask(service: &PolicyService, request: &[u8]) -> Result<Polic
     }
 }
 
-async fn exchange(stream: &ServiceStream, request: &[u8]) -> Result<String, PolicyFailure> {
+async fn exchange(stream: &mut ServiceStream, request: &[u8]) -> Result<String, PolicyFailure> {
     let mut rest = request;
     while !rest.is_empty() {
         let count = stream.write(rest).await?;
         rest = &rest[count..];
     }
-    let (mut reader, mut input) = (AnswerReader::default(), vec![0; INPUT_OCTETS]);
+    let (mut reader, mut input) = (AnswerReader::default(), Vec::with_capacity(INPUT_OCTETS));
     loop {
-        let count = stream.read(&mut input).await?;
-        if count == 0 {
+        if stream.read(&mut input).await? == 0 {
             return Err(PolicyFailure::Closed);
         }
-        if let Some(action) = reader.handle_input(&input[..count])? {
+        if let Some(action) = reader.handle_input(&input)? {
             return Ok(action);
         }
+        input.clear();
     }
 }
