@@ -79,7 +79,7 @@ impl ImportedRule {
 }
 
 /// The result of converting a restriction.
-enum ConvertedRestriction {
+pub(super) enum ConvertedRestriction {
     Rule(RuleCondition),
     /// The server always does this, or the restriction has no effect.
     Same(&'static str),
@@ -141,7 +141,7 @@ const RHSBL: [(&str, &str); 5] = [
 
 /// Restrictions that are not supported, and why.
 const UNSUPPORTED: [(&str, &str); 12] = [
-    ("check_policy_service", "policy services are not converted: add a [[policy_service]]"),
+    ("check_policy_service", "its address cannot be translated: add a [[policy_service]]"),
     ("reject_rhsbl_recipient", "DNS lists are not asked for recipients"),
     ("reject_unknown_", "the domains of senders are not looked up"),
     ("reject_non_fqdn_", "not checked; use `senders_in` for known names"),
@@ -198,6 +198,9 @@ impl Conversion<'_> {
             let told = format!("{name}: {}", element.text());
             let step = match ended {
                 Some(why) => ConvertedRestriction::Same(why),
+                None if element.rule == "check_policy_service" && element.no_effect.is_none() => {
+                    self.policy_service(list, element, lists)
+                }
                 None => self.convert_restriction(list, element),
             };
             let does = match step {
@@ -267,7 +270,7 @@ impl Conversion<'_> {
     /// rules do not allow relaying.
     fn report_other_relays(&mut self) {
         let own = self.own_domains();
-        for inbound in self.inbound_services.clone().iter().filter(|door| !door.is_local()) {
+        for inbound in self.inbound_services.clone().iter().filter(|door| !door.is_local() && !door.is_from_filter) {
             let mut passes = |element: &Restriction| self.may_relay(element, &own);
             let found = inbound.lists.other_relays(inbound.has_logins, &mut passes);
             for element in found {
@@ -307,7 +310,7 @@ impl Conversion<'_> {
     }
 
     /// Whether no service with logins applies this to users.
-    fn excludes_users(&self, list: usize, element: &Restriction) -> bool {
+    pub(super) fn excludes_users(&self, list: usize, element: &Restriction) -> bool {
         let asks = |inbound: &super::inbound_services::InboundService| {
             inbound.has_logins && inbound.lists.reaches(list, element, ClientKind::User)
         };
@@ -534,7 +537,7 @@ impl Conversion<'_> {
     fn compare_other_services(&mut self, front: &RestrictionLists) {
         let expected =
             ["permit", "permit_mynetworks", "permit_sasl_authenticated", "reject", "permit_auth_destination"];
-        for inbound in self.inbound_services.clone() {
+        for inbound in self.inbound_services.clone().into_iter().filter(|inbound| !inbound.is_from_filter) {
             for (place, name) in LISTS.into_iter().enumerate() {
                 let own = inbound.lists.0[place].iter().filter(|element| !front.0[place].contains(element));
                 let told = own.filter(|it| {

@@ -59,19 +59,11 @@ const NOT_NEEDED: [(&str, &str); 49] = [
 ];
 
 /// Unsupported parameters that affect mail, and what happens instead.
-const BEHAVIOR_CHANGES: [(&str, &str); 22] = [
+const BEHAVIOR_CHANGES: [(&str, &str); 18] = [
     ("smtp_generic_maps", "Mail is sent with the addresses that it rewrites, such as those of local users"),
     ("relocated_maps", "Mail to users who have moved gets 550 without their new address, or is accepted if they exist"),
     ("content_filter", "Mail is delivered without passing the filter; put the filter before or after this server"),
     ("smtpd_proxy_filter", "Mail is accepted without passing the filter; put the filter before this server"),
-    (
-        "smtpd_milters",
-        "Mail is accepted without milters until you add a [[milter]]: nothing is refused, signed or marked",
-    ),
-    (
-        "non_smtpd_milters",
-        "Mail of local programs is accepted without milters until you add a [[milter]]: nothing is signed or marked",
-    ),
     ("smtp_header_checks", "Mail is sent with its header unchanged"),
     ("milter_header_checks", "Mail that it refuses, holds, redirects or changes is delivered unchanged"),
     (
@@ -80,8 +72,6 @@ const BEHAVIOR_CHANGES: [(&str, &str); 22] = [
     ),
     ("fallback_transport_maps", "Mail to users that are not in local_recipient_maps gets 550"),
     ("smtp_fallback_relay", "Mail that no host of its domain accepts waits, and bounces after `lifetime`"),
-    ("sender_dependent_relayhost_maps", "Mail of these senders is sent like all other mail"),
-    ("sender_dependent_default_transport_maps", "Mail of these senders is sent like all other mail"),
     (
         "smtp_sasl_auth_enable",
         "Mail to next hops that require a password is rejected by them and bounces, until you set `auth` of their transport",
@@ -104,7 +94,7 @@ const BEHAVIOR_CHANGES: [(&str, &str); 22] = [
 const NOTES: [(&str, &str); 63] = [
     ("bounce_queue_lifetime", "bounces have the same `lifetime` as other mail"),
     ("proxy_interfaces", "an MX host with such an address is recognized as this host only by the name in `hostname`"),
-    ("receive_override_options", "there are no content filters"),
+    ("receive_override_options", "aliases are expanded before a content filter, and not again after it"),
     ("home_mailbox", "see `path` and `places` of [transport.maildir]"),
     ("mail_spool_directory", "mbox files are not supported; see `path` of [transport.maildir]"),
     ("forward_path", "files in home folders are not read; use an alias"),
@@ -271,6 +261,11 @@ impl Conversion<'_> {
         }
         for element in elements {
             let known = RESTRICTIONS.iter().find(|(known, _)| *known == element.rule).map(|(_, does)| *does);
+            let stage = if name == LATE_RESTRICTIONS[0] { "data" } else { "message" };
+            let known = match (known, element.rule.as_str(), &element.argument) {
+                (None, "check_policy_service", Some(argument)) => self.late_policy_service(argument, stage),
+                (known, ..) => known,
+            };
             let does = known.unwrap_or("no rules are checked then");
             self.draft.rules.push((format!("{name}: {}", element.text()), does.to_owned()));
             if known.is_none() {
@@ -285,6 +280,9 @@ impl Conversion<'_> {
     fn record_outcome(&mut self, name: &str) {
         if let Some((_, why)) = NOT_NEEDED.iter().find(|(same, _)| *same == name) {
             return self.draft.not_needed(name, why);
+        }
+        if self.is_limit_of_unused_transport(name) {
+            return self.draft.not_needed(name, "no mail uses this transport");
         }
         if OF_CLASSES.contains(&name) {
             return self.draft.not_needed(name, "no domain uses it");
@@ -321,6 +319,15 @@ impl Conversion<'_> {
                 self.draft.unsupported(name, "there is no known equivalent");
             }
         }
+    }
+
+    /// Whether a parameter limits a transport of master.cf that nothing names.
+    fn is_limit_of_unused_transport(&self, name: &str) -> bool {
+        let endings = ["_destination_concurrency_limit", "_destination_recipient_limit", "_destination_rate_delay"];
+        let transport = endings.iter().find_map(|ending| name.strip_suffix(ending));
+        transport.is_some_and(|transport| {
+            !["default", "initial", "smtp"].contains(&transport) && !self.used_services.contains(transport)
+        })
     }
 
     /// Whether a parameter has Postfix's default value. For most unknown parameters, the default is

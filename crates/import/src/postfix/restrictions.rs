@@ -159,6 +159,16 @@ impl RestrictionLists {
         !self.rejects_all_from(who) && self.0.iter().all(|elements| list_may_relay(elements, who))
     }
 
+    /// Whether clients that may not relay are deferred, not refused.
+    pub(super) fn defers_relaying(&self) -> bool {
+        let decides = |it: &&Restriction| {
+            it.permits(ClientKind::Untrusted) || it.is_one_of(&REJECTING) || it.is_one_of(&RELAY_GUARDS)
+        };
+        let ends = self.0.iter().filter_map(|elements| elements.iter().find(decides));
+        let mut ends = ends.filter(|end| !end.permits(ClientKind::Untrusted));
+        ends.next().is_some_and(|end| end.rule == "defer_unauth_destination")
+    }
+
     /// Whether this element of a list is evaluated for such clients.
     pub(super) fn reaches(&self, list: usize, element: &Restriction, who: ClientKind) -> bool {
         for own in &self.0[list] {
