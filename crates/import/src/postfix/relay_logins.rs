@@ -93,7 +93,10 @@ impl Conversion<'_> {
 
     /// The table of logins by sender, made once.
     fn sender_logins(&mut self, logins: &[(String, String)]) -> String {
-        let line = |(sender, login): &(String, String)| format!("{:<31} \"{login}\"\n", sender.trim_start_matches('@'));
+        let line = |(sender, login): &(String, String)| match login.contains([',', '"']) {
+            true => format!("# not translated: {sender}: commas and quotes in a password need `user` of `auth`\n"),
+            false => format!("{:<31} {login}\n", sender.trim_start_matches('@')),
+        };
         let text: String = logins.iter().map(line).collect();
         if let Some(known) = self.draft.files.iter().find(|file| file.secret && file.text == text) {
             return file_name(&known.path);

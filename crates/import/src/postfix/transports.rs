@@ -218,6 +218,8 @@ impl Conversion<'_> {
         match method {
             DeliveryMethod::Reply(reply) => {
                 let (code, text) = reply.split_at(4.min(reply.len()));
+                // Commas separate values.
+                let text = text.replace(',', ";").replace('"', "'");
                 format!("{}:{text}", if code.starts_with('5') { "error" } else { "retry" })
             }
             DeliveryMethod::Maildirs if kind == AddressClass::Virtual => format!("{}:", self.virtual_transport()),
