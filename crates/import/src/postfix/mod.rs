@@ -29,6 +29,7 @@ mod pipes;
 mod policy;
 mod quotas;
 mod relay_logins;
+mod restriction_classes;
 mod restrictions;
 mod rewriting;
 mod rules;

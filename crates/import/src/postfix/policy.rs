@@ -6,7 +6,7 @@ use super::restrictions;
 use super::words::list;
 
 /// Parameters that are not needed, and why.
-const NOT_NEEDED: [(&str, &str); 49] = [
+const NOT_NEEDED: [(&str, &str); 48] = [
     ("alias_database", "tables are read as text and need no database"),
     ("allow_percent_hack", "a % in an address has no special meaning"),
     ("append_at_myorigin", "addresses are not changed"),
@@ -49,12 +49,11 @@ const NOT_NEEDED: [(&str, &str); 49] = [
     ("smtpd_delay_reject", "all rules made from restrictions are checked at RCPT"),
     ("smtpd_null_access_lookup_key", "the null sender is <> in tables"),
     ("smtpd_reject_unlisted_recipient", "unknown recipients are always refused"),
-    ("smtpd_restriction_classes", "expanded in the lists that use them"),
+    ("smtpd_restriction_classes", "expanded in the lists and tables that use them"),
     ("smtpd_forbid_bare_newline", "messages with a bare CR or LF are refused"),
     ("smtpd_helo_required", "HELO or EHLO is always required"),
     ("smtpd_relay_before_recipient_restrictions", "only `relay.networks` and users may relay"),
     ("smtputf8_enable", "SMTPUTF8 is always enabled"),
-    ("strict_rfc821_envelopes", "addresses are parsed strictly"),
     ("unknown_local_recipient_reject_code", "unknown recipients get 550"),
 ];
 

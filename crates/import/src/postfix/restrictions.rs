@@ -207,9 +207,14 @@ fn list_may_relay(elements: &[Restriction], who: ClientKind) -> bool {
 
 /// The elements of the list of this name.
 pub(super) fn parse_list(values: &ExpandedParameters<'_>, name: &str) -> Vec<Restriction> {
+    parse_text(values, name, &values.value(name))
+}
+
+/// The elements of a text in the list of this name.
+pub(super) fn parse_text(values: &ExpandedParameters<'_>, name: &str, text: &str) -> Vec<Restriction> {
     let classes = list(&values.value("smtpd_restriction_classes"));
     let mut words = Vec::new();
-    expand_class(values, &classes, &values.value(name), 0, &mut words);
+    expand_class(values, &classes, text, 0, &mut words);
     let mut elements = Vec::new();
     let (mut words, mut idle) = (words.into_iter(), None);
     while let Some(word) = words.next() {
