@@ -1,4 +1,4 @@
-"""A small milter for tests: speaks version 6 of the protocol, on a port of its own.
+"""A small milter for tests: speaks version 6 of the protocol, by default on a port of its own.
 
 Its rules are a function that gets a message with all that was said of it, and returns the frames that
 answer its end, without the last one. It records every session.
@@ -28,11 +28,11 @@ class Message:
 
 
 class Milter:
-    def __init__(self, rules=lambda message: [], options=0, answers=None):
+    def __init__(self, rules=lambda message: [], options=0, answers=None, port=0):
         """`answers`: frames in place of `continue`, by the code of the command."""
         self.rules, self.options, self.answers = rules, options, answers or {}
         self.messages, self.connections, self.commands = [], 0, []
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server(("127.0.0.1", port))
         self.port = self._listener.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
 

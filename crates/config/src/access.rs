@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use filter::Stage;
-use filter::access::{HeloFault, ReverseNameState, RhsblSubject, RuleAction};
+use filter::access::{HeloFault, ReverseNameState, RhsblSubject, RuleAction, SenderFault};
 use mail::{Address, Network};
 use route::DomainPattern;
 use sender_auth::Method;
@@ -19,6 +19,9 @@ pub struct AccessRule {
     /// Its list: `accept` skips only the other rules of this list. All rules of a list have the
     /// same stage.
     pub list: Option<Box<str>>,
+    /// Its class: it is evaluated only after a table of an earlier rule of its stage has had this name
+    /// as its value.
+    pub class: Option<Box<str>>,
     /// The stage at which it is checked, when everything in its conditions is known.
     pub stage: Stage,
     /// Whether it also applies to users who have logged in, and on listeners that require a login.
@@ -47,6 +50,8 @@ pub struct AccessRule {
     pub reverse_name: Vec<ReverseNameState>,
     /// The client's HELO name has one of these faults.
     pub helo_faults: Vec<HeloFault>,
+    /// The domain of the sender has one of these faults.
+    pub sender_faults: Vec<SenderFault>,
     /// The client talked before the greeting.
     pub early_talker: bool,
     /// These methods have one of these results.
@@ -65,7 +70,10 @@ impl AccessRule {
 
     /// Whether the rule asks the DNS for names of clients or greetings.
     pub fn needs_host_names(&self) -> bool {
-        self.rhsbl.is_some() || !self.reverse_name.is_empty() || self.helo_faults.contains(&HeloFault::Unknown)
+        self.rhsbl.is_some()
+            || !self.reverse_name.is_empty()
+            || self.helo_faults.contains(&HeloFault::Unknown)
+            || self.sender_faults.contains(&SenderFault::Unknown)
     }
 
     /// Whether a condition is about strangers: users have addresses and machines of every kind.
@@ -73,6 +81,7 @@ impl AccessRule {
         self.dns_lists().next().is_some()
             || !self.reverse_name.is_empty()
             || !self.helo_faults.is_empty()
+            || !self.sender_faults.is_empty()
             || self.early_talker
     }
 }

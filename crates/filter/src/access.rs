@@ -10,6 +10,7 @@
 //! | accept | evaluation ends | skipped, for the session, transaction or recipient |
 //! | refuse, defer | the client gets the reply | evaluated again if the client tries again |
 //! | hold | evaluation continues | the message, if accepted, is held |
+//! | the name of a class, in a table | the later rules of this class are evaluated, too | |
 //!
 //! Rules about verdicts on the sender belong to the end of the message, and are evaluated after
 //! verification ([`VerdictRules`]); all others before it.
@@ -30,6 +31,7 @@ mod helo_fault;
 mod host_names;
 mod keys;
 mod rule_verdict;
+mod sender_fault;
 #[cfg(test)]
 mod tests;
 mod untagged;
@@ -52,6 +54,7 @@ use condition_result::ConditionResult;
 pub use explain::RuleExplanation;
 pub use helo_fault::{HeloFault, HeloFaults};
 pub use host_names::{HostNameFuture, HostNames, ReverseName, ReverseNameState};
+pub use sender_fault::{SenderFault, SenderFaults};
 pub use untagged::UntaggedAddresses;
 
 /// What a condition tests.
@@ -119,6 +122,8 @@ pub enum ConditionMatcher {
     ReverseName(Arc<dyn HostNames>, Box<[ReverseNameState]>),
     /// The HELO name has one of these faults.
     HeloFault(HeloFaults),
+    /// The domain of the sender has one of these faults.
+    SenderFault(SenderFaults),
     /// The client talked before the greeting.
     EarlyTalker,
     /// A method of verification has one of these results.
@@ -142,7 +147,7 @@ impl ConditionMatcher {
             | ConditionMatcher::EarlyTalker => RuleSubject::Client,
             ConditionMatcher::Helo(_) | ConditionMatcher::HeloFault(_) => RuleSubject::Helo,
             ConditionMatcher::Rhsbl(list) => list.latest_subject(),
-            ConditionMatcher::Sender(_) => RuleSubject::Sender,
+            ConditionMatcher::Sender(_) | ConditionMatcher::SenderFault(_) => RuleSubject::Sender,
             ConditionMatcher::Recipient(_) => RuleSubject::Recipient,
             ConditionMatcher::Table(subject, _) => *subject,
             ConditionMatcher::Verdict { .. } | ConditionMatcher::SignedBy(_) => RuleSubject::Verdict,
@@ -249,6 +254,9 @@ pub struct CompiledRule {
     /// The list it belongs to. Accepting skips only the rest of this list. All rules of a list have
     /// the same stage.
     pub list: Option<Box<str>>,
+    /// The class it belongs to. It is evaluated only after a table of an earlier rule has had the
+    /// name of the class as its value.
+    pub class: Option<Box<str>>,
     /// When the rule is evaluated. Its conditions test only what is known by then.
     pub stage: Stage,
     /// The rule also applies to authenticated users; otherwise it is skipped for them.
@@ -301,6 +309,8 @@ pub struct AccessRules {
     counts: Vec<Arc<AtomicU64>>,
     /// Queries to DNS lists without an answer.
     unanswered: Arc<AtomicU64>,
+    /// The names of all classes.
+    classes: Vec<Box<str>>,
 }
 
 impl fmt::Debug for AccessRules {
@@ -309,18 +319,27 @@ impl fmt::Debug for AccessRules {
     }
 }
 
-/// The lists in which a rule has accepted.
+/// The lists in which a rule has accepted, and the classes that a table has named.
 #[derive(Default)]
-struct AcceptedLists<'a>(Vec<&'a str>);
+struct EvaluationState<'a> {
+    accepted: Vec<&'a str>,
+    entered: Vec<Box<str>>,
+}
 
-impl<'a> AcceptedLists<'a> {
-    fn contains(&self, rule: &CompiledRule) -> bool {
-        rule.list.as_deref().is_some_and(|list| self.0.contains(&list))
+impl<'a> EvaluationState<'a> {
+    /// Whether the list of a rule is done.
+    fn has_accepted(&self, rule: &CompiledRule) -> bool {
+        rule.list.as_deref().is_some_and(|list| self.accepted.contains(&list))
+    }
+
+    /// Whether a rule is not evaluated.
+    fn skips(&self, rule: &CompiledRule) -> bool {
+        self.has_accepted(rule) || rule.class.as_ref().is_some_and(|class| !self.entered.contains(class))
     }
 
     /// Records that a rule accepts. Returns whether that ends the evaluation.
     fn accept(&mut self, rule: &'a CompiledRule) -> bool {
-        self.0.extend(rule.list.as_deref());
+        self.accepted.extend(rule.list.as_deref());
         rule.list.is_none()
     }
 }
@@ -329,7 +348,8 @@ impl AccessRules {
     /// Takes the rules in order. None: there are no rules, and no evaluation is needed.
     pub fn new(rules: Vec<CompiledRule>) -> Option<AccessRules> {
         let counts = rules.iter().map(|_| Arc::default()).collect();
-        (!rules.is_empty()).then_some(AccessRules { rules, counts, unanswered: Arc::default() })
+        let classes = rules.iter().filter_map(|rule| rule.class.clone()).collect();
+        (!rules.is_empty()).then_some(AccessRules { rules, counts, unanswered: Arc::default(), classes })
     }
 
     /// Continues the counters of the rules before a reload, by rule name. Sessions that still use
@@ -364,17 +384,18 @@ impl AccessRules {
         let (candidates, known): (Vec<usize>, Vec<_>) = self.candidate_rules(stage, info).into_iter().unzip();
         let rules: Vec<&CompiledRule> = candidates.iter().map(|&place| &self.rules[place]).collect();
         let findings = conditions::evaluate_conditions(&rules, known, info).await;
-        let (mut verdict, mut accepted) = (AccessStageResult::default(), AcceptedLists::default());
+        let (mut verdict, mut state) = (AccessStageResult::default(), EvaluationState::default());
         for ((place, rule), findings) in candidates.into_iter().zip(rules).zip(&findings) {
-            if accepted.contains(rule) {
+            if state.skips(rule) {
                 continue;
             }
             self.report(rule, findings, log);
-            let Some(said) = rule_verdict::rule_verdict(rule, findings, info.client) else { continue };
+            let Some(said) = rule_verdict::rule_verdict(rule, findings, info.client, &self.classes) else { continue };
             self.counts[place].fetch_add(1, Relaxed);
             match said {
                 rule_verdict::RuleVerdict::Hold => verdict.held = true,
-                rule_verdict::RuleVerdict::Accept if accepted.accept(rule) => {
+                rule_verdict::RuleVerdict::Enter(class) => state.entered.push(class),
+                rule_verdict::RuleVerdict::Accept if state.accept(rule) => {
                     verdict.decision = Some(AccessDecision::Accept);
                     break;
                 }
@@ -391,9 +412,9 @@ impl AccessRules {
     /// The rules of a stage that may match, up to the first that certainly matches and ends the
     /// evaluation, with the results of their conditions so far.
     fn candidate_rules(&self, stage: Stage, info: &SessionInfo<'_>) -> Vec<(usize, Vec<ConditionResult>)> {
-        let (mut candidates, mut accepted) = (Vec::new(), AcceptedLists::default());
+        let (mut candidates, mut state) = (Vec::new(), EvaluationState::default());
         for (place, rule) in self.rules.iter().enumerate().filter(|(_, rule)| rule.applies_at(stage, info)) {
-            if accepted.contains(rule) {
+            if state.has_accepted(rule) {
                 continue;
             }
             let known = conditions::check_in_memory(rule, info);
@@ -403,7 +424,9 @@ impl AccessRules {
             let is_certain = known.iter().all(|finding| *finding == ConditionResult::Holds);
             candidates.push((place, known));
             let ends = match rule.action {
-                RuleAction::Accept => is_certain && accepted.accept(rule),
+                // Whether a class is entered is not known yet.
+                _ if rule.class.is_some() => false,
+                RuleAction::Accept => is_certain && state.accept(rule),
                 RuleAction::Refuse(_) | RuleAction::Defer(_) => is_certain && !self.may_be_skipped(&candidates, rule),
                 RuleAction::Hold | RuleAction::Table => false,
             };

@@ -306,7 +306,15 @@ fn rule_of(rule: &AccessRule, tables: &BTreeMap<&str, Arc<dyn Table>>) -> Compil
     }
     let conditions = tests.into_iter().map(|test| AccessCondition { text: "it".into(), test }).collect();
     let (name, list, action) = (rule.name.clone(), rule.list.clone(), rule.action.clone());
-    CompiledRule { name, list, stage: rule.stage, conditions, action, applies_to_users: rule.users }
+    CompiledRule {
+        name,
+        list,
+        class: rule.class.clone(),
+        stage: rule.stage,
+        conditions,
+        action,
+        applies_to_users: rule.users,
+    }
 }
 
 const ONE_SERVICE: &str = "smtp inet n - y - - smtpd -o smtpd_sasl_auth_enable=yes\n";

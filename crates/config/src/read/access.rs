@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use filter::Stage;
-use filter::access::{HeloFault, ReverseNameState, RhsblSubject, RuleAction, RuleSubject};
+use filter::access::{HeloFault, ReverseNameState, RhsblSubject, RuleAction, RuleSubject, SenderFault};
 use mail::Reply;
 use route::DomainPattern;
 use sender_auth::{Method, VerificationSettings};
@@ -40,6 +40,11 @@ const REVERSE_NAME: ValueKind<ReverseNameState> = ValueKind {
 const HELO_FAULT: ValueKind<HeloFault> = ValueKind {
     expected: "\"invalid\", \"not_qualified\", \"wrong_address\", \"own\" or \"unknown\"",
     parse: |v| HeloFault::ALL.into_iter().find(|fault| v.as_str() == Some(fault.name())),
+};
+
+const SENDER_FAULT: ValueKind<SenderFault> = ValueKind {
+    expected: "\"not_qualified\" or \"unknown\"",
+    parse: |v| SenderFault::ALL.into_iter().find(|fault| v.as_str() == Some(fault.name())),
 };
 
 const RHSBL_SUBJECT: ValueKind<RhsblSubject> = ValueKind {
@@ -115,6 +120,7 @@ fn rule(
     let mut rule = AccessRule {
         name: name.into(),
         list: list.as_ref().map(|list| list.get_ref().as_str().into()),
+        class: section.take("class", &value_kind::TEXT).map(Into::into),
         stage: Stage::Connect,
         users: true,
         clients: non_empty_list(&mut section, "clients", &value_kind::NETWORK),
@@ -129,6 +135,7 @@ fn rule(
         rhsbl: section.section("rhsbl").and_then(rhsbl),
         reverse_name: non_empty_list(&mut section, "reverse_name", &REVERSE_NAME),
         helo_faults: non_empty_list(&mut section, "helo_is", &HELO_FAULT),
+        sender_faults: non_empty_list(&mut section, "sender_is", &SENDER_FAULT),
         early_talker: early_talker(&mut section),
         verdicts: Method::ALL.iter().filter_map(|method| verdicts(&mut section, *method, senders)).collect(),
         dkim_domains: dkim_domains(&mut section, senders),
@@ -203,7 +210,10 @@ fn stage(section: &mut Section<'_, '_>, rule: &AccessRule) -> Stage {
     let needed = [
         of(RuleSubject::Helo, !rule.helos.is_empty() || rule.helos_in.is_some() || !rule.helo_faults.is_empty()),
         rule.rhsbl.iter().flat_map(|(_, names)| names).map(|name| name.subject().stage()).max(),
-        of(RuleSubject::Sender, !rule.senders.is_empty() || rule.senders_in.is_some()),
+        of(
+            RuleSubject::Sender,
+            !rule.senders.is_empty() || rule.senders_in.is_some() || !rule.sender_faults.is_empty(),
+        ),
         of(RuleSubject::Recipient, !rule.recipients.is_empty() || rule.recipients_in.is_some()),
         of(RuleSubject::Verdict, !rule.verdicts.is_empty() || !rule.dkim_domains.is_empty()),
     ];
@@ -320,6 +330,7 @@ mod tests {
             ("dkim_domains = [\"*.a.example\"]\n", Stage::Message),
             ("reverse_name = [\"missing\"]\nearly_talker = true\n", Stage::Connect),
             ("helo_is = [\"own\", \"unknown\"]\n", Stage::Helo),
+            ("sender_is = [\"not_qualified\", \"unknown\"]\n", Stage::Mail),
             ("rhsbl = { zone = \"list.example\" }\n", Stage::Mail),
             ("rhsbl = { zone = \"list.example\", of = [\"reverse_name\", \"helo\"] }\n", Stage::Helo),
         ] {

@@ -87,6 +87,7 @@ mod tests {
         let rule = |name: &str, stage, conditions, action| CompiledRule {
             name: name.into(),
             list: None,
+            class: None,
             stage,
             applies_to_users: true,
             conditions,

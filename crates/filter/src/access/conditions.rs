@@ -33,6 +33,7 @@ pub(super) fn check_in_memory(rule: &CompiledRule, info: &SessionInfo<'_>) -> Ve
         }
         ConditionMatcher::EarlyTalker => info.is_early_talker,
         ConditionMatcher::HeloFault(faults) => faults.has_evident_fault(info) || faults.host_to_ask(info).is_some(),
+        ConditionMatcher::SenderFault(faults) => faults.has_evident_fault(info) || faults.domain_to_ask(info).is_some(),
         ConditionMatcher::ReverseName(..) => info.client.is_some_and(|client| !client.is_loopback()),
         ConditionMatcher::Table(..) | ConditionMatcher::Dnsbl(_) | ConditionMatcher::Rhsbl(_) => true,
     };
@@ -43,6 +44,7 @@ pub(super) fn check_in_memory(rule: &CompiledRule, info: &SessionInfo<'_>) -> Ve
         | ConditionMatcher::Rhsbl(_)
         | ConditionMatcher::ReverseName(..) => ConditionResult::Pending,
         ConditionMatcher::HeloFault(faults) if !faults.has_evident_fault(info) => ConditionResult::Pending,
+        ConditionMatcher::SenderFault(faults) if !faults.has_evident_fault(info) => ConditionResult::Pending,
         _ => ConditionResult::Holds,
     };
     rule.conditions.iter().map(|condition| result(&condition.test)).collect()

@@ -3,7 +3,7 @@
 use super::condition_result::ConditionResult;
 use super::conditions;
 use super::rule_verdict::{self, RuleVerdict};
-use super::{AcceptedLists, AccessRules, CompiledRule};
+use super::{AccessRules, CompiledRule, EvaluationState};
 use crate::check::SessionInfo;
 use crate::stage::Stage;
 
@@ -29,13 +29,17 @@ impl AccessRules {
         let rules: Vec<&CompiledRule> = self.rules.iter().filter(|rule| rule.applies_at(stage, info)).collect();
         let known = rules.iter().map(|rule| conditions::check_in_memory(rule, info)).collect();
         let results = conditions::evaluate_conditions(&rules, known, info).await;
-        let (mut all, mut accepted) = (Vec::new(), AcceptedLists::default());
+        let (mut all, mut state) = (Vec::new(), EvaluationState::default());
         for (rule, results) in rules.into_iter().zip(results) {
-            if accepted.contains(rule) {
+            if state.skips(rule) {
                 continue;
             }
-            let mut explanation = explain_rule(rule, &results, info);
-            if explanation.accepts && !accepted.accept(rule) {
+            let said = rule_verdict::rule_verdict(rule, &results, info.client, &self.classes);
+            if let Some(RuleVerdict::Enter(class)) = &said {
+                state.entered.push(class.clone());
+            }
+            let mut explanation = explain_rule(rule, &results, said);
+            if explanation.accepts && !state.accept(rule) {
                 (explanation.decides, explanation.accepts) = (false, false);
                 explanation.verdict = Some("accept, for the rules of its list only".into());
             }
@@ -49,20 +53,21 @@ impl AccessRules {
     }
 }
 
-fn explain_rule(rule: &CompiledRule, results: &[ConditionResult], info: &SessionInfo<'_>) -> RuleExplanation {
-    let said = rule_verdict::rule_verdict(rule, results, info.client);
+fn explain_rule(rule: &CompiledRule, results: &[ConditionResult], said: Option<RuleVerdict>) -> RuleExplanation {
+    let enters = matches!(said, Some(RuleVerdict::Enter(_)));
     let conditions = rule.conditions.iter().zip(results);
     let says = match &said {
         None => None,
         Some(RuleVerdict::Accept) => Some("accept".into()),
         Some(RuleVerdict::Hold) => Some("hold".into()),
+        Some(RuleVerdict::Enter(class)) => Some(format!("the rules of class {class:?}")),
         Some(RuleVerdict::Reject(reply)) if reply.is_permanent() => Some(format!("refuse: {reply}")),
         Some(RuleVerdict::Reject(reply)) => Some(format!("defer: {reply}")),
     };
     RuleExplanation {
         rule: rule.name.clone(),
         conditions: conditions
-            .map(|(condition, result)| format!("{}: {}", condition.text, describe_result(result)))
+            .map(|(condition, result)| format!("{}: {}", condition.text, describe_result(result, enters)))
             .collect(),
         verdict: says,
         decides: matches!(said, Some(RuleVerdict::Accept | RuleVerdict::Reject(_))),
@@ -70,12 +75,13 @@ fn explain_rule(rule: &CompiledRule, results: &[ConditionResult], info: &Session
     }
 }
 
-fn describe_result(result: &ConditionResult) -> String {
+/// `enters`: the value of a table is the name of a class.
+fn describe_result(result: &ConditionResult, enters: bool) -> String {
     match result {
         ConditionResult::Holds => "yes".into(),
         ConditionResult::Listed(name) => format!("yes, {name}"),
         ConditionResult::Value(value) if value.is_empty() => "yes".into(),
-        ConditionResult::Value(value) if rule_verdict::is_understood(value) => format!("yes, {value:?}"),
+        ConditionResult::Value(value) if enters || rule_verdict::is_understood(value) => format!("yes, {value:?}"),
         ConditionResult::Value(value) => format!("yes, {value:?}, which is not a known action"),
         ConditionResult::Fails => "no".into(),
         ConditionResult::TableUnavailable(why) => format!("unknown: {why}"),

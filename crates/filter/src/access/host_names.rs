@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use futures_util::future::join;
+use futures_util::future::join3;
 use lookup::directory::other_idn_form;
 
 use super::condition_result::ConditionResult;
@@ -23,6 +23,10 @@ pub trait HostNames: Send + Sync {
 
     /// Whether a host name, in lower case, has an address or an MX. None: the DNS does not answer.
     fn exists<'a>(&'a self, name: &'a str) -> HostNameFuture<'a, Option<bool>>;
+
+    /// Whether a domain, in lower case, has an address or an MX, and does not say that it accepts no mail
+    /// (RFC 7505). None: the DNS does not answer.
+    fn accepts_mail<'a>(&'a self, domain: &'a str) -> HostNameFuture<'a, Option<bool>>;
 }
 
 /// The name of a client, in lower case and without a trailing dot.
@@ -62,6 +66,7 @@ impl ReverseNameState {
 pub(super) struct KnownNames {
     client: Option<ReverseName>,
     helo_exists: Option<bool>,
+    sender_accepts_mail: Option<bool>,
 }
 
 /// Looks up what pending conditions of these rules need.
@@ -79,6 +84,10 @@ pub(super) async fn find_names(
         ConditionMatcher::HeloFault(faults) => Some((&faults.names, faults.host_to_ask(info)?)),
         _ => None,
     });
+    let of_sender = tests.iter().find_map(|test| match test {
+        ConditionMatcher::SenderFault(faults) => Some((&faults.names, faults.domain_to_ask(info)?)),
+        _ => None,
+    });
     let client = async {
         let (names, client) = of_client?;
         Some(names.reverse_name(client).await)
@@ -87,8 +96,12 @@ pub(super) async fn find_names(
         let (names, name) = of_helo?;
         names.exists(&name).await
     };
-    let (client, helo_exists) = join(client, helo_exists).await;
-    KnownNames { client, helo_exists }
+    let sender_accepts_mail = async {
+        let (names, domain) = of_sender?;
+        names.accepts_mail(&domain).await
+    };
+    let (client, helo_exists, sender_accepts_mail) = join3(client, helo_exists, sender_accepts_mail).await;
+    KnownNames { client, helo_exists, sender_accepts_mail }
 }
 
 fn names_for_client(test: &ConditionMatcher) -> Option<&Arc<dyn HostNames>> {
@@ -104,11 +117,10 @@ impl KnownNames {
     pub(super) fn result(&self, test: &ConditionMatcher) -> Option<ConditionResult> {
         match test {
             ConditionMatcher::ReverseName(_, states) => Some(self.reverse_name_result(states)),
-            ConditionMatcher::HeloFault(_) => Some(match self.helo_exists {
-                Some(true) => ConditionResult::Fails,
-                Some(false) => ConditionResult::Holds,
-                None => ConditionResult::TableUnavailable("the DNS does not answer for the HELO name".into()),
-            }),
+            ConditionMatcher::HeloFault(_) => Some(unknown_name_result(self.helo_exists, "the HELO name")),
+            ConditionMatcher::SenderFault(_) => {
+                Some(unknown_name_result(self.sender_accepts_mail, "the domain of the sender"))
+            }
             _ => None,
         }
     }
@@ -141,6 +153,15 @@ impl KnownNames {
     }
 }
 
+/// The result of a condition on names that the DNS does not know.
+fn unknown_name_result(is_known: Option<bool>, what: &str) -> ConditionResult {
+    match is_known {
+        Some(true) => ConditionResult::Fails,
+        Some(false) => ConditionResult::Holds,
+        None => ConditionResult::TableUnavailable(format!("the DNS does not answer for {what}")),
+    }
+}
+
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
@@ -154,6 +175,10 @@ pub(super) mod tests {
         }
 
         fn exists<'a>(&'a self, _name: &'a str) -> HostNameFuture<'a, Option<bool>> {
+            Box::pin(std::future::ready(None))
+        }
+
+        fn accepts_mail<'a>(&'a self, _domain: &'a str) -> HostNameFuture<'a, Option<bool>> {
             Box::pin(std::future::ready(None))
         }
     }

@@ -9,6 +9,7 @@
 //! | `4NN text`, `5NN text`, with or without an enhanced code | this reply |
 //! | `HOLD`, `HOLD text` | hold |
 //! | `DUNNO`, empty | the rule does not match |
+//! | the name of a class | the rules of this class are evaluated |
 //! | anything else | 451 and a log message: an unknown action neither accepts nor refuses |
 
 use std::net::IpAddr;
@@ -30,15 +31,18 @@ pub(super) enum RuleVerdict {
     Accept,
     /// Hold the message.
     Hold,
+    /// Evaluate the rules of this class, too.
+    Enter(Box<str>),
     /// Refuse or defer with this reply.
     Reject(Reply),
 }
 
-/// None: the rule does not match.
+/// None: the rule does not match. `classes`: the names of all classes.
 pub(super) fn rule_verdict(
     rule: &CompiledRule,
     results: &[ConditionResult],
     client: Option<IpAddr>,
+    classes: &[Box<str>],
 ) -> Option<RuleVerdict> {
     let is_not =
         |finding: &ConditionResult| matches!(finding, ConditionResult::Fails | ConditionResult::DnsblUnavailable(_));
@@ -60,7 +64,10 @@ pub(super) fn rule_verdict(
             Some(RuleVerdict::Reject(reply.clone().unwrap_or_else(|| rule.stage.default_deferral_reply())))
         }
         RuleAction::Table => results.iter().find_map(|finding| match finding {
-            ConditionResult::Value(value) => parse_value(value, rule.stage),
+            ConditionResult::Value(value) => match classes.iter().find(|class| ***class == *value.trim()) {
+                Some(class) => Some(RuleVerdict::Enter(class.clone())),
+                None => parse_value(value, rule.stage),
+            },
             _ => None,
         }),
     }
@@ -137,6 +144,7 @@ mod tests {
             None => "dunno".into(),
             Some(RuleVerdict::Accept) => "pass".into(),
             Some(RuleVerdict::Hold) => "hold".into(),
+            Some(RuleVerdict::Enter(class)) => class.into(),
             Some(RuleVerdict::Reject(reply)) => reply.to_string(),
         }
     }

@@ -20,6 +20,8 @@ use super::networks::IpNet;
 use super::restrictions::{ClientKind, LISTS, Restriction, RestrictionLists};
 use super::words::{braced, list};
 
+/// Classes within classes.
+pub(super) const CLASS_DEPTH_MAX: usize = 5;
 /// Rules that one table of networks may become.
 const RUNS_MAX: usize = 100;
 /// The index of postscreen's checks, after all lists.
@@ -34,6 +36,8 @@ pub(super) struct ImportedRule {
     pub(super) list: usize,
     /// The restriction that it comes from.
     pub(super) from: String,
+    /// The class of rules that it belongs to.
+    pub(super) class: Option<String>,
     pub(super) condition: RuleCondition,
     pub(super) excludes_users: bool,
 }
@@ -69,17 +73,30 @@ impl ImportedRule {
     pub(super) fn can_accept(&self) -> bool {
         match &self.condition {
             RuleCondition::Networks => true,
-            RuleCondition::All(_) | RuleCondition::Owned(_) => false,
-            RuleCondition::Listed(_, action) | RuleCondition::Named(NameCondition { action, .. }) => {
-                *action == "accept"
-            }
+            RuleCondition::Owned(_) => false,
+            RuleCondition::All(action)
+            | RuleCondition::Listed(_, action)
+            | RuleCondition::Named(NameCondition { action, .. }) => *action == "accept",
             RuleCondition::Table(_, _, content) => content.can_accept(),
         }
     }
 }
 
+/// The list whose elements are converted, or a class of rules in it.
+pub(super) struct ListScope {
+    pub(super) list: usize,
+    /// The parameter, and the class, for comments.
+    pub(super) name: String,
+    /// None: the list itself.
+    pub(super) class: Option<String>,
+    /// The class is only for clients that have not logged in.
+    pub(super) excludes_users: bool,
+    /// Classes around it.
+    pub(super) depth: usize,
+}
+
 /// The result of converting a restriction.
-enum ConvertedRestriction {
+pub(super) enum ConvertedRestriction {
     Rule(RuleCondition),
     /// The server always does this, or the restriction has no effect.
     Same(&'static str),
@@ -89,6 +106,9 @@ enum ConvertedRestriction {
     End(&'static str),
 }
 
+const AFTER_ALL: &str = "it comes after a restriction that decides about all mail";
+/// The permit for users.
+const PERMIT_USERS: &str = "permit_sasl_authenticated";
 const AFTER_PERMIT: &str = "the rest of the list is not evaluated";
 const FOR_OTHERS: &str =
     "the rest of the list is for mail to other domains, which only `relay.networks` and users may send anyway";
@@ -112,7 +132,10 @@ const NOT_NEEDED: [(&str, &str); 13] = [
 
 /// Restrictions about the names of clients and greetings, with the condition of a rule, and the parameter
 /// with the code of the reply and its default.
-const NAME_CHECKS: [(&str, &str, &str, (&str, &str)); 9] = [
+const NAME_CHECKS: [(&str, &str, &str, (&str, &str)); 12] = [
+    ("reject_non_fqdn_sender", "sender_is", "[\"not_qualified\"]", UNQUALIFIED_HELO),
+    ("reject_unknown_sender_domain", "sender_is", "[\"unknown\"]", UNKNOWN_ADDRESS),
+    ("reject_unknown_address", "sender_is", "[\"unknown\"]", UNKNOWN_ADDRESS),
     ("reject_unknown_reverse_client_hostname", "reverse_name", MISSING_NAME, UNKNOWN_CLIENT),
     ("reject_unknown_client_hostname", "reverse_name", UNKNOWN_NAME, UNKNOWN_CLIENT),
     ("reject_unknown_client", "reverse_name", UNKNOWN_NAME, UNKNOWN_CLIENT),
@@ -127,6 +150,7 @@ const UNKNOWN_CLIENT: (&str, &str) = ("unknown_client_reject_code", "450");
 const INVALID_HELO: (&str, &str) = ("invalid_hostname_reject_code", "501");
 const UNQUALIFIED_HELO: (&str, &str) = ("non_fqdn_reject_code", "504");
 const UNKNOWN_HELO: (&str, &str) = ("unknown_hostname_reject_code", "450");
+const UNKNOWN_ADDRESS: (&str, &str) = ("unknown_address_reject_code", "450");
 const MISSING_NAME: &str = "[\"missing\"]";
 const UNKNOWN_NAME: &str = "[\"missing\", \"unconfirmed\"]";
 
@@ -141,9 +165,9 @@ const RHSBL: [(&str, &str); 5] = [
 
 /// Restrictions that are not supported, and why.
 const UNSUPPORTED: [(&str, &str); 12] = [
-    ("check_policy_service", "policy services are not converted: add a [[policy_service]]"),
+    ("check_policy_service", "its address cannot be translated: add a [[policy_service]]"),
     ("reject_rhsbl_recipient", "DNS lists are not asked for recipients"),
-    ("reject_unknown_", "the domains of senders are not looked up"),
+    ("reject_unknown_", "not checked"),
     ("reject_non_fqdn_", "not checked; use `senders_in` for known names"),
     ("reject_unverified_", "addresses are not verified at other servers"),
     ("reject_unlisted_sender", "the existence of senders is not checked"),
@@ -192,22 +216,38 @@ impl Conversion<'_> {
     }
 
     fn collect_rules(&mut self, list: usize, name: &str, lists: &RestrictionLists, rules: &mut Vec<ImportedRule>) {
-        let mut ended = None;
         self.dropped_permit = false;
-        for element in &lists.0[list] {
-            let told = format!("{name}: {}", element.text());
-            let step = match ended {
-                Some(why) => ConvertedRestriction::Same(why),
-                None => self.convert_restriction(list, element),
+        let scope = ListScope { list, name: name.to_owned(), class: None, excludes_users: false, depth: 0 };
+        self.collect_elements(&scope, &lists.0[list], lists, rules);
+        // A permit at the end of a list has no effect.
+        while rules.last().is_some_and(|last| last.list == list && matches!(last.condition, RuleCondition::Networks)) {
+            rules.pop();
+        }
+    }
+
+    /// Converts a list, or the class that a table in it names.
+    pub(super) fn collect_elements(
+        &mut self,
+        scope: &ListScope,
+        elements: &[Restriction],
+        lists: &RestrictionLists,
+        rules: &mut Vec<ImportedRule>,
+    ) {
+        let mut ended = None;
+        for (place, element) in elements.iter().enumerate() {
+            let told = format!("{}: {}", scope.name, element.text());
+            let step = match (ended, &scope.class) {
+                (Some(why), _) => ConvertedRestriction::Same(why),
+                (None, Some(_)) => self.convert_in_class(scope, element),
+                (None, None) if element.rule == "check_policy_service" && element.no_effect.is_none() => {
+                    self.policy_service(scope.list, element, lists)
+                }
+                (None, None) => self.convert_restriction(scope.list, element),
             };
             let does = match step {
                 ConvertedRestriction::Same(does) => does,
                 ConvertedRestriction::End(does) => {
-                    ended = Some(if does == FOR_OTHERS {
-                        FOR_OTHERS
-                    } else {
-                        "it comes after a restriction that decides about all mail"
-                    });
+                    ended = Some(if does == FOR_OTHERS { FOR_OTHERS } else { AFTER_ALL });
                     does
                 }
                 ConvertedRestriction::Lost(why) => {
@@ -215,60 +255,88 @@ impl Conversion<'_> {
                     self.dropped_permit |= may_accept(&element.rule);
                     why
                 }
-                ConvertedRestriction::Rule(RuleCondition::All("refuse")) if self.dropped_permit => {
-                    self.draft.add_behavior_change(format!(
-                        "Mail that {told} refused gets 450: a permit before it is not supported, and mail that it \
-                         permitted would be refused too."
-                    ));
-                    rules.push(ImportedRule {
-                        list,
-                        from: told.clone(),
-                        condition: RuleCondition::All("defer"),
-                        excludes_users: self.excludes_users(list, element),
-                    });
-                    ended = Some("it comes after a restriction that decides about all mail");
-                    "see [[access]]: it defers, because a permit before it is not supported"
-                }
-                ConvertedRestriction::Rule(RuleCondition::Networks) => {
-                    self.dropped_permit |= self.networks_incomplete;
-                    rules.push(ImportedRule {
-                        list,
-                        from: told.clone(),
-                        condition: RuleCondition::Networks,
-                        excludes_users: false,
-                    });
-                    "they skip the rest of this list; see also relay.networks"
-                }
-                ConvertedRestriction::Rule(what) => {
-                    if let RuleCondition::Table(subject, _, content) = &what {
-                        self.dropped_permit |= content.loses_accept(*subject);
+                ConvertedRestriction::Rule(condition) => {
+                    if matches!(condition, RuleCondition::All(_)) {
+                        ended = Some(AFTER_ALL);
                     }
-                    let is_all = matches!(what, RuleCondition::All(_));
-                    let spares_users = self.excludes_users(list, element);
-                    rules.push(ImportedRule {
-                        list,
+                    let excludes_users = match &scope.class {
+                        None => self.excludes_users(scope.list, element),
+                        Some(_) => scope.excludes_users || elements[..place].iter().any(|it| it.rule == PERMIT_USERS),
+                    };
+                    let rule = ImportedRule {
+                        list: scope.list,
                         from: told.clone(),
-                        condition: what,
-                        excludes_users: spares_users,
-                    });
-                    ended = ended.or(is_all.then_some("it comes after a restriction that decides about all mail"));
-                    "see [[access]], or the part about what is not translated"
+                        class: scope.class.clone(),
+                        condition,
+                        excludes_users,
+                    };
+                    self.add_imported_rule(scope, rule, lists, rules)
                 }
             };
             self.draft.rules.push((told, does.to_owned()));
         }
-        // A permit at the end of a list has no effect.
-        while rules.last().is_some_and(|last| last.list == list && matches!(last.condition, RuleCondition::Networks)) {
-            rules.pop();
+    }
+
+    /// Adds a rule, with those of the classes that its table names; what is told about it.
+    fn add_imported_rule(
+        &mut self,
+        scope: &ListScope,
+        mut rule: ImportedRule,
+        lists: &RestrictionLists,
+        rules: &mut Vec<ImportedRule>,
+    ) -> &'static str {
+        let mut classes = Vec::new();
+        let does = match &mut rule.condition {
+            RuleCondition::All(action) if *action == "refuse" && self.dropped_permit => {
+                self.draft.add_behavior_change(format!(
+                    "Mail that {} refused gets 450: a permit before it is not supported, and mail that it permitted \
+                     would be refused too.",
+                    rule.from
+                ));
+                *action = "defer";
+                "see [[access]]: it defers, because a permit before it is not supported"
+            }
+            RuleCondition::Networks => {
+                self.dropped_permit |= self.networks_incomplete;
+                rule.excludes_users = false;
+                "they skip the rest of this list; see also relay.networks"
+            }
+            RuleCondition::Table(subject, _, content) => {
+                self.dropped_permit |= content.loses_accept(*subject);
+                classes = self.name_classes(scope, content);
+                "see [[access]], or the part about what is not translated"
+            }
+            _ => "see [[access]], or the part about what is not translated",
+        };
+        let (excludes_users, place) = (rule.excludes_users, rules.len());
+        rules.push(rule);
+        for (class, text) in classes {
+            let before = rules.len();
+            let inner = ListScope {
+                list: scope.list,
+                name: format!("{}, {class}", scope.name),
+                class: Some(class.clone()),
+                excludes_users,
+                depth: scope.depth + 1,
+            };
+            self.collect_class(&inner, &text, lists, rules);
+            if rules.len() == before
+                && let RuleCondition::Table(_, _, content) = &mut rules[place].condition
+            {
+                // A class without rules decides nothing.
+                let named = content.actions_mut().filter(|act| **act == AccessAction::Class(class.clone()));
+                named.for_each(|act| *act = AccessAction::Dunno(None));
+            }
         }
+        does
     }
 
     /// Reports clients that Postfix lets relay for another reason than their address or a login:
     /// rules do not allow relaying.
     fn report_other_relays(&mut self) {
         let own = self.own_domains();
-        for inbound in self.inbound_services.clone().iter().filter(|door| !door.is_local()) {
-            let mut passes = |element: &Restriction| self.may_relay(element, &own);
+        for inbound in self.inbound_services.clone().iter().filter(|door| !door.is_local() && !door.is_from_filter) {
+            let mut passes = |element: &Restriction| self.may_relay(element, &own, 0);
             let found = inbound.lists.other_relays(inbound.has_logins, &mut passes);
             for element in found {
                 self.defer_relaying();
@@ -284,7 +352,7 @@ impl Conversion<'_> {
     }
 
     /// Whether Postfix lets mail to other domains pass by this restriction.
-    fn may_relay(&mut self, element: &Restriction, own: &[String]) -> bool {
+    fn may_relay(&mut self, element: &Restriction, own: &[String], depth: usize) -> bool {
         let known = ["permit", "permit_mynetworks", "permit_sasl_authenticated", "permit_auth_destination"];
         if known.contains(&element.rule.as_str()) || !may_accept(&element.rule) {
             return false;
@@ -293,7 +361,13 @@ impl Conversion<'_> {
         let argument = element.argument.as_deref().unwrap_or_default();
         let word = braced(argument).and_then(|inside| list(inside).into_iter().next());
         let Some(map_ref) = MapRef::parse(word.as_deref().unwrap_or(argument)) else { return false };
-        self.readable_content(subject, &map_ref).is_none_or(|content| content.may_relay(subject, own))
+        let Some(content) = self.readable_content(subject, &map_ref) else { return true };
+        let values = self.values;
+        let mut passes = |text: &str| {
+            let elements = super::restrictions::parse_text(&values, LISTS[POSTSCREEN_LIST - 1], text);
+            depth < CLASS_DEPTH_MAX && elements.iter().any(|element| self.may_relay(element, own, depth + 1))
+        };
+        content.may_relay(subject, own, &mut passes)
     }
 
     /// Reports what happens to mail without this restriction.
@@ -307,14 +381,14 @@ impl Conversion<'_> {
     }
 
     /// Whether no service with logins applies this to users.
-    fn excludes_users(&self, list: usize, element: &Restriction) -> bool {
+    pub(super) fn excludes_users(&self, list: usize, element: &Restriction) -> bool {
         let asks = |inbound: &super::inbound_services::InboundService| {
             inbound.has_logins && inbound.lists.reaches(list, element, ClientKind::User)
         };
         self.has_users && !self.inbound_services.iter().any(asks)
     }
 
-    fn convert_restriction(&mut self, list: usize, element: &Restriction) -> ConvertedRestriction {
+    pub(super) fn convert_restriction(&mut self, list: usize, element: &Restriction) -> ConvertedRestriction {
         let rule = element.rule.as_str();
         if let Some(why) = element.no_effect {
             return ConvertedRestriction::Same(why);
@@ -495,6 +569,7 @@ impl Conversion<'_> {
             rules.push(ImportedRule {
                 list: POSTSCREEN_LIST,
                 from,
+                class: None,
                 condition: RuleCondition::Networks,
                 excludes_users: false,
             });
@@ -509,6 +584,7 @@ impl Conversion<'_> {
                     rules.push(ImportedRule {
                         list: POSTSCREEN_LIST,
                         from,
+                        class: None,
                         condition: what,
                         excludes_users: spares_users,
                     });
@@ -534,7 +610,7 @@ impl Conversion<'_> {
     fn compare_other_services(&mut self, front: &RestrictionLists) {
         let expected =
             ["permit", "permit_mynetworks", "permit_sasl_authenticated", "reject", "permit_auth_destination"];
-        for inbound in self.inbound_services.clone() {
+        for inbound in self.inbound_services.clone().into_iter().filter(|inbound| !inbound.is_from_filter) {
             for (place, name) in LISTS.into_iter().enumerate() {
                 let own = inbound.lists.0[place].iter().filter(|element| !front.0[place].contains(element));
                 let told = own.filter(|it| {
@@ -571,6 +647,18 @@ impl Conversion<'_> {
             false => self.draft.set("[smtp]", "xclient_from", quoted_networks(&proxies), name),
         }
     }
+}
+
+/// Whether a restriction has a counterpart.
+pub(super) fn is_supported(rule: &str) -> bool {
+    let decides = ["permit", "permit_mynetworks", "reject", "defer", "defer_if_permit"];
+    let lists = ["reject_rbl_client", "permit_dnswl_client"];
+    decides.contains(&rule)
+        || lists.contains(&rule)
+        || AccessSubject::of_rule(rule).is_some()
+        || RHSBL.iter().any(|(known, _)| *known == rule)
+        || NAME_CHECKS.iter().any(|(known, ..)| *known == rule)
+        || NOT_NEEDED.iter().any(|(known, _)| *known == rule)
 }
 
 /// Whether a restriction may let clients pass, including through a table or a policy service.

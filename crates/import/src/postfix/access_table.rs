@@ -6,7 +6,8 @@
 //! | `REJECT`, `DEFER`, `4NN`, `5NN`, `HOLD`                      | the same                          |
 //! | `DEFER_IF_PERMIT`                                            | `DEFER`                           |
 //! | `DUNNO`, `WARN`, `INFO`, `PREPEND`, `BCC`, `DEFER_IF_REJECT` | `DUNNO`                           |
-//! | `DISCARD`, `FILTER`, `REDIRECT`, restrictions                | `DEFER`, so that no mail is accepted by mistake |
+//! | restrictions, a restriction class                            | the name of a class of rules      |
+//! | `DISCARD`, `FILTER`, `REDIRECT`                              | `DEFER`, so that no mail is accepted by mistake |
 //!
 //! A domain without a leading dot also matches its subdomains, unless
 //! `parent_domain_matches_subdomains` says otherwise; here such a key is written twice. Clients are
@@ -61,17 +62,18 @@ pub(super) enum AccessAction {
     Hold,
     /// No decision; the text says what is lost, if anything.
     Dunno(Option<&'static str>),
+    /// Restrictions, or the name of a restriction class.
+    Restrictions(String),
+    /// The same, as the name of a class of rules.
+    Class(String),
     /// Not supported; why.
     Other(&'static str),
 }
 
-/// Why restrictions as values are not supported.
-const RESTRICTIONS: &str = "restrictions as table values are not supported";
-
 impl AccessAction {
     /// Whether Postfix may let mail pass by this value.
     fn may_accept(&self) -> bool {
-        matches!(self, AccessAction::Accept | AccessAction::Other(RESTRICTIONS))
+        matches!(self, AccessAction::Accept | AccessAction::Restrictions(_) | AccessAction::Class(_))
     }
 
     /// Parses a value.
@@ -95,7 +97,7 @@ impl AccessAction {
             "REDIRECT" => AccessAction::Other("redirecting mail is not supported"),
             _ if is_code => AccessAction::Reject(value),
             _ if digits && text.is_empty() => AccessAction::Accept,
-            _ => AccessAction::Other(RESTRICTIONS),
+            _ => AccessAction::Restrictions(value),
         }
     }
 
@@ -106,7 +108,8 @@ impl AccessAction {
             AccessAction::Reject(text) => text,
             AccessAction::Hold => "HOLD",
             AccessAction::Dunno(_) => "DUNNO",
-            AccessAction::Other(_) => "DEFER",
+            AccessAction::Class(name) => name,
+            AccessAction::Restrictions(_) | AccessAction::Other(_) => "DEFER",
         }
     }
 
@@ -114,6 +117,7 @@ impl AccessAction {
     fn unsupported_reason(&self) -> Option<&'static str> {
         match self {
             AccessAction::Dunno(why) => *why,
+            AccessAction::Restrictions(_) => Some("restrictions are not supported here"),
             AccessAction::Other(why) => Some(why),
             _ => None,
         }
@@ -125,7 +129,7 @@ impl AccessAction {
             AccessAction::Accept => Some(("accept", None)),
             AccessAction::Hold => Some(("hold", None)),
             AccessAction::Dunno(_) => None,
-            AccessAction::Other(_) => Some(("defer", None)),
+            AccessAction::Restrictions(_) | AccessAction::Class(_) | AccessAction::Other(_) => Some(("defer", None)),
             AccessAction::Reject(value) => {
                 let (word, text) = value.split_once(' ').unwrap_or((value, ""));
                 let is_later = word.starts_with('4') || word == "DEFER";
@@ -171,21 +175,37 @@ impl AccessTableContent {
             AccessTableContent::Networks(networks) => Box::new(networks.iter().map(|(_, act)| act)),
             AccessTableContent::Unreadable(_) => return true,
         };
-        acts.any(|act| *act == AccessAction::Accept)
+        acts.any(AccessAction::may_accept)
     }
 
-    /// Whether Postfix lets mail to other domains pass by it.
-    pub(super) fn may_relay(&self, subject: AccessSubject, own: &[String]) -> bool {
+    /// The actions of a table in which classes can be named.
+    pub(super) fn actions_mut(&mut self) -> Box<dyn Iterator<Item = &mut AccessAction> + '_> {
+        match self {
+            AccessTableContent::Entries(entries) => Box::new(entries.iter_mut().map(|(_, act)| act)),
+            AccessTableContent::Patterns(lines) => Box::new(lines.iter_mut().filter_map(|(_, act)| act.as_mut())),
+            AccessTableContent::Networks(_) | AccessTableContent::Unreadable(_) => Box::new(std::iter::empty()),
+        }
+    }
+
+    /// Whether Postfix lets mail to other domains pass by it. `passes`: whether restrictions do.
+    pub(super) fn may_relay(
+        &self,
+        subject: AccessSubject,
+        own: &[String],
+        passes: &mut dyn FnMut(&str) -> bool,
+    ) -> bool {
         let is_ours = |key: &str| {
             let domain = key.rsplit_once('@').map_or(key, |(_, domain)| domain);
             subject == AccessSubject::Recipient && own.iter().any(|it| it.eq_ignore_ascii_case(domain))
         };
+        let mut lets = |act: &AccessAction| match act {
+            AccessAction::Restrictions(text) => passes(text),
+            act => act.may_accept(),
+        };
         match self {
-            AccessTableContent::Entries(entries) => entries.iter().any(|(key, act)| act.may_accept() && !is_ours(key)),
-            AccessTableContent::Patterns(lines) => {
-                lines.iter().any(|(_, act)| act.as_ref().is_some_and(AccessAction::may_accept))
-            }
-            AccessTableContent::Networks(networks) => networks.iter().any(|(_, act)| act.may_accept()),
+            AccessTableContent::Entries(entries) => entries.iter().any(|(key, act)| !is_ours(key) && lets(act)),
+            AccessTableContent::Patterns(lines) => lines.iter().any(|(_, act)| act.as_ref().is_some_and(&mut lets)),
+            AccessTableContent::Networks(networks) => networks.iter().any(|(_, act)| lets(act)),
             AccessTableContent::Unreadable(_) => true,
         }
     }
@@ -283,8 +303,7 @@ pub(super) fn entry_text(
             Ok(keys) => keys,
             Err(why) => {
                 written.unsupported += 1;
-                written.not_refused +=
-                    usize::from(matches!(act, AccessAction::Reject(_) | AccessAction::Hold | AccessAction::Other(_)));
+                written.not_refused += usize::from(!matches!(act, AccessAction::Accept | AccessAction::Dunno(_)));
                 let entry = format!("{key} {}", act.description()).split_whitespace().collect::<Vec<_>>().join(" ");
                 written.text.push_str(&format!("# not translated: {entry}: {why}\n"));
                 continue;

@@ -66,6 +66,8 @@ pub(super) struct ConfigDraft {
     /// Parts of parameters, service overrides and table settings that are not supported: what, and
     /// why.
     pub(super) unsupported: Vec<(String, String)>,
+    /// Services of master.cf that no mail uses.
+    pub(super) idle_services: Vec<String>,
     /// Restrictions and their outcomes.
     pub(super) rules: Vec<(String, String)>,
     pub(super) files: Vec<NewFile>,

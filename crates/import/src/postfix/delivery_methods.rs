@@ -1,14 +1,30 @@
 //! Converts transports and next hops: `lmtp:unix:private/dovecot`, `[relay.example.net]:587`,
-//! `error:text`.
+//! `error:text`, and services of master.cf that pass mail to programs.
 
 use super::Conversion;
 use super::config_draft::{TomlSection, quoted};
+use super::limits;
+use super::master_cf::Service;
+use super::pipes;
 use super::transport_target::TransportTarget;
 use super::words::list;
 use config::FixedHop;
 
 /// Named ports.
 const PORTS: [(&str, u16); 5] = [("smtp", 25), ("submission", 587), ("smtps", 465), ("submissions", 465), ("lmtp", 24)];
+/// Recipients of one run of a program.
+const PIPE_RECIPIENTS_MAX: u32 = 100;
+/// Settings of client services without an effect on where mail goes.
+const CLIENT_NOT_NEEDED: [&str; 8] = [
+    "syslog_name",
+    "max_use",
+    "max_idle",
+    "disable_dns_lookups",
+    "smtp_dns_support_level",
+    "smtp_send_xforward_command",
+    "smtp_tls_note_starttls_offer",
+    "lmtp_send_xforward_command",
+];
 /// Length limit of a reply's text.
 const REPLY_OCTETS_MAX: usize = 300;
 
@@ -16,6 +32,9 @@ const REPLY_OCTETS_MAX: usize = 300;
 pub(super) fn port(text: &str) -> Option<u16> {
     PORTS.iter().find(|(name, _)| *name == text).map(|(_, port)| *port).or_else(|| text.parse().ok()).filter(|n| *n > 0)
 }
+
+/// A key of a transport, its value in TOML, and the parameter that it comes from.
+pub(super) type TransportSetting = (String, String, String);
 
 /// How mail is delivered.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,7 +49,13 @@ pub(super) enum DeliveryMethod {
         next_hop: Option<String>,
         /// The port for `mx:`, which has none of its own.
         port: Option<u16>,
+        /// Settings that not all transports of this kind have.
+        settings: Vec<TransportSetting>,
     },
+    /// To a program: the keys of its transport.
+    Program(Vec<(&'static str, String)>),
+    /// Nowhere.
+    Discard,
     /// Not at all: a reply.
     Reply(String),
 }
@@ -92,29 +117,109 @@ impl Conversion<'_> {
     /// The delivery method for a transport and its next hop. If there is none, mail to `who` waits,
     /// which is reported.
     pub(super) fn delivery_method(&mut self, target: &TransportTarget, who: &str) -> DeliveryMethod {
+        self.used_services.insert(target.channel.clone());
         if let Some(method) = self.reply_method(target) {
             return method;
         }
         let from = target.from;
         match self.command(&target.channel).as_str() {
             "local" | "virtual" => DeliveryMethod::Maildirs,
-            "smtp" => match self.password_needed(target) {
-                Some(why) => self.deferring_method(who, &why),
-                None => self.network_method(target, "smtp", who),
+            "smtp" => match self.login_setting(target) {
+                Err(why) => self.deferring_method(who, &why),
+                Ok(login) => self.network_method(target, "smtp", who, login),
             },
-            "lmtp" => self.network_method(target, "lmtp", who),
-            "discard" => self.deferring_method(who, &format!("{from} discards it, which is not supported here")),
-            "pipe" => self.deferring_method(
-                who,
-                &format!(
-                    "{from} passes it to a program, which is not supported here; use an LMTP server that calls the \
-                     program"
-                ),
-            ),
+            "lmtp" => self.network_method(target, "lmtp", who, None),
+            "discard" => DeliveryMethod::Discard,
+            "pipe" => self.program_method(target, who),
             _ => {
                 self.deferring_method(who, &format!("{from} names the transport {}, which is unknown", target.channel))
             }
         }
+    }
+
+    /// The service of master.cf behind a transport's name.
+    pub(super) fn unix_service(&self, channel: &str) -> Option<&Service> {
+        self.master.services.iter().find(|it| it.name == channel && it.kind == "unix")
+    }
+
+    fn program_method(&mut self, target: &TransportTarget, who: &str) -> DeliveryMethod {
+        let from = target.from;
+        let Some(service) = self.unix_service(&target.channel).cloned() else {
+            return self.deferring_method(
+                who,
+                &format!(
+                    "{from} runs a command as the user that the mail is for, and programs here run as one user: \
+                     set a transport of type pipe, or use an LMTP server"
+                ),
+            );
+        };
+        let program = match pipes::program(&service, target.next_hop.as_deref()) {
+            Ok(program) => program,
+            Err(why) => {
+                let why = format!("{from} passes it to the program of {}, but {why}", service.name);
+                return self.deferring_method(who, &why);
+            }
+        };
+        if !program.lost_flags.is_empty() {
+            let what = format!("{} unix pipe (master.cf): flags={}", service.name, program.lost_flags);
+            self.draft.add_unsupported(what, "its program gets the message without these changes");
+        }
+        let mut keys = program.keys;
+        keys.extend(self.named_limits(&target.channel, "programs", "recipients_max").into_iter().filter_map(
+            |(key, value, _)| {
+                match key.as_str() {
+                    "programs" => Some(("programs", value)),
+                    // Each run gets at most as many here.
+                    _ => value
+                        .parse::<u32>()
+                        .ok()
+                        .map(|count| ("recipients_max", count.min(PIPE_RECIPIENTS_MAX).to_string())),
+                }
+            },
+        ));
+        let is_of_one = keys.iter().any(|(key, value)| *key == "fields" && value.contains("-To"));
+        keys.retain(|(key, _)| !(is_of_one && *key == "recipients_max"));
+        DeliveryMethod::Program(keys)
+    }
+
+    /// The limits that main.cf sets for a transport by its name, under these keys.
+    fn named_limits(&mut self, channel: &str, concurrency: &str, recipients: &str) -> Vec<TransportSetting> {
+        let mut settings = Vec::new();
+        for (ending, key) in
+            [("_destination_concurrency_limit", concurrency), ("_destination_recipient_limit", recipients)]
+        {
+            let name = format!("{channel}{ending}");
+            let Some(value) = self.values.explicit_value(&name).filter(|_| channel != "smtp") else { continue };
+            match value.parse::<u32>() {
+                Ok(count) if count > 0 => {
+                    self.draft.mapped(&name);
+                    settings.push((key.to_owned(), count.to_string(), name));
+                }
+                _ => self.draft.unsupported(&name, "0 means no limit; here there is always a limit"),
+            }
+        }
+        settings
+    }
+
+    /// Settings that only the transport of this name has: in main.cf by its name, and in master.cf.
+    fn own_settings(&mut self, channel: &str) -> Vec<TransportSetting> {
+        let mut settings = self.named_limits(channel, "connections", "recipients_per_message");
+        let Some(service) = self.unix_service(channel).cloned() else { return settings };
+        let from = format!("{} in master.cf", service.name);
+        if let Some(limit) = service.process_limit
+            && !settings.iter().any(|(key, ..)| key == "connections")
+        {
+            settings.push(("connections".into(), limit.to_string(), from.clone()));
+        }
+        for (name, value) in &service.overrides {
+            let value = self.values.expand(value);
+            match limits::client_setting(name, &value) {
+                Some((key, value)) => settings.push((key.into(), value, from.clone())),
+                None if CLIENT_NOT_NEEDED.contains(&name.as_str()) => {}
+                None => self.report_override(&service, name, &value),
+            }
+        }
+        settings
     }
 
     /// The delivery method of `error` and `retry`.
@@ -129,8 +234,7 @@ impl Conversion<'_> {
 
     /// The program of a transport, from master.cf or from Postfix's default names.
     fn command(&self, channel: &str) -> String {
-        let service = self.master.services.iter().find(|it| it.name == channel && it.kind == "unix");
-        match (service, channel) {
+        match (self.unix_service(channel), channel) {
             (Some(service), _) => service.command.clone(),
             (None, "relay") => "smtp".into(),
             (None, "retry") => "error".into(),
@@ -146,11 +250,19 @@ impl Conversion<'_> {
         DeliveryMethod::Reply(format!("451 4.3.5 {}", reply_text(why)))
     }
 
-    fn network_method(&mut self, target: &TransportTarget, kind: &'static str, who: &str) -> DeliveryMethod {
+    fn network_method(
+        &mut self,
+        target: &TransportTarget,
+        kind: &'static str,
+        who: &str,
+        login: Option<TransportSetting>,
+    ) -> DeliveryMethod {
+        let mut settings = self.own_settings(&target.channel);
+        settings.extend(login);
         let hops = list(target.next_hop.as_deref().unwrap_or_default());
         let Some(first) = hops.first() else {
             return match kind {
-                "smtp" => DeliveryMethod::Network { kind, next_hop: None, port: None },
+                "smtp" => DeliveryMethod::Network { kind, next_hop: None, port: None, settings },
                 _ => self.deferring_method(who, &format!("{} names no next hop for LMTP", target.from)),
             };
         };
@@ -162,7 +274,7 @@ impl Conversion<'_> {
         }
         let directory = self.values.value("queue_directory");
         match next_hop(first, kind, &directory) {
-            Some((hop, port)) => DeliveryMethod::Network { kind, next_hop: Some(hop), port },
+            Some((hop, port)) => DeliveryMethod::Network { kind, next_hop: Some(hop), port, settings },
             None => self
                 .deferring_method(who, &format!("{} names {first}, which is not a valid next hop here", target.from)),
         }
@@ -177,11 +289,16 @@ impl Conversion<'_> {
                 keys.push(("type".to_owned(), quoted("smtp")));
                 keys.push(("next_hop".to_owned(), quoted(reply)));
             }
-            DeliveryMethod::Network { kind, next_hop, port } => {
+            DeliveryMethod::Network { kind, next_hop, port, settings } => {
                 keys.push(("type".to_owned(), quoted(kind)));
                 keys.extend(next_hop.as_ref().map(|hop| ("next_hop".to_owned(), quoted(hop))));
                 keys.extend(port.map(|port| ("port".to_owned(), port.to_string())));
+                keys.extend(settings.iter().map(|(key, value, _)| (key.clone(), value.clone())));
             }
+            DeliveryMethod::Program(program) => {
+                keys.extend(program.iter().map(|(key, value)| ((*key).to_owned(), value.clone())));
+            }
+            DeliveryMethod::Discard => keys.push(("type".to_owned(), quoted("discard"))),
         }
         let pairs = |block: &TomlSection| -> Vec<_> {
             block.keys.iter().map(|(key, value, _)| (key.clone(), value.clone())).collect()

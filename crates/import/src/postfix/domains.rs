@@ -405,8 +405,7 @@ impl Conversion<'_> {
     fn with_blocked_recipients(&mut self, aliases: Option<String>, domain: Option<&str>) -> Option<String> {
         let is_at = |key: &String| domain.is_none_or(|domain| key.to_lowercase().ends_with(&format!("@{domain}")));
         let put_off = if self.deferred_addresses.iter().any(is_at) { self.deferred_table() } else { None };
-        let stops = [put_off, self.transport_map.opaque.clone()];
-        self.add_chain_table(aliases.into_iter().chain(stops.into_iter().flatten()).collect())
+        self.add_chain_table(aliases.into_iter().chain(put_off).collect())
     }
 
     /// The delivery method of a domain. Its own MX would be this server, unless it is only relayed.
@@ -415,8 +414,8 @@ impl Conversion<'_> {
         self.draft.mapped(target.from);
         let who = if domain.is_some() { name.to_owned() } else { format!("the domains of {name}") };
         match (self.delivery_method(&target, &who), domain) {
-            (DeliveryMethod::Network { kind: "smtp", next_hop: None, port }, Some(domain)) => {
-                DeliveryMethod::Network { kind: "smtp", next_hop: Some(format!("mx:{domain}")), port }
+            (DeliveryMethod::Network { kind: "smtp", next_hop: None, port, settings }, Some(domain)) => {
+                DeliveryMethod::Network { kind: "smtp", next_hop: Some(format!("mx:{domain}")), port, settings }
             }
             (DeliveryMethod::Network { next_hop: None, .. }, None) => {
                 self.deferring_method(&who, "each goes to its own MX, and domains in a table need a common next hop")

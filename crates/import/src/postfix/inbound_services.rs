@@ -14,8 +14,9 @@ use super::words::list;
 /// The ports for users.
 const USER_PORTS: [u16; 2] = [587, 465];
 /// Settings of a service that are evaluated here or not needed.
-const READ: [&str; 17] = [
+const READ: [&str; 18] = [
     "milter_macro_daemon_name",
+    "smtpd_milters",
     "mynetworks",
     "postscreen_upstream_proxy_protocol",
     "smtpd_enforce_tls",
@@ -59,6 +60,8 @@ pub(super) struct InboundService {
     /// Load balancers send PROXY headers.
     pub(super) expects_proxy_protocol: bool,
     pub(super) uses_postscreen: bool,
+    /// The content filter sends mail back to it.
+    pub(super) is_from_filter: bool,
     /// The networks in its `mynetworks`.
     pub(super) networks: Vec<IpNet>,
 }
@@ -91,7 +94,7 @@ impl InboundService {
 /// the loopback interface counts only for this machine.
 pub(super) fn common_relay_networks(inbound_services: &[InboundService]) -> Vec<IpNet> {
     let (mut relays, mut is_first) = (Vec::new(), true);
-    let counted = || inbound_services.iter().filter(|inbound| !inbound.is_submission());
+    let counted = || inbound_services.iter().filter(|inbound| !inbound.is_submission() && !inbound.is_from_filter);
     for inbound in counted().filter(|door| !door.is_local()) {
         relays = if is_first { inbound.relay_networks() } else { intersection(&relays, &inbound.relay_networks()) };
         is_first = false;
@@ -121,9 +124,8 @@ impl Conversion<'_> {
             let takes_mail = service.kind == "inet" && ["smtpd", "postscreen"].contains(&service.command.as_str());
             match takes_mail {
                 true => self.read_inbound_service(service, &mut taken),
-                // postscreen passes clients to this service; it is read with postscreen.
-                false if service.kind == "pass" && service.command == "smtpd" => {}
-                false => self.report_other_service(service),
+                // The service to which postscreen passes clients is read with postscreen.
+                false => {}
             }
         }
         if services.is_empty() {
@@ -174,7 +176,8 @@ impl Conversion<'_> {
         overrides: &[(String, String)],
         is_screened: bool,
     ) {
-        for (name, value) in overrides {
+        let is_from_filter = self.is_from_filter(&addresses, overrides);
+        for (name, value) in overrides.iter().filter(|_| !is_from_filter) {
             if !READ.contains(&name.as_str()) && !LISTS.contains(&name.as_str()) {
                 self.draft.add_unsupported(
                     format!("{what}: -o {name}={value}"),
@@ -215,16 +218,25 @@ impl Conversion<'_> {
             implicit_tls: is_wrapped,
             expects_proxy_protocol: is_balanced,
             uses_postscreen: is_screened,
+            is_from_filter,
             networks,
         };
         self.inbound_services.push(inbound);
+    }
+
+    /// Whether a service takes mail that main.cf's content filter has passed.
+    fn is_from_filter(&self, addresses: &[SocketAddr], overrides: &[(String, String)]) -> bool {
+        let is_set_off = overrides.iter().any(|(name, value)| name == "content_filter" && value.is_empty());
+        let is_for_others =
+            addresses.iter().any(|address| address.port() == 25 || USER_PORTS.contains(&address.port()));
+        is_set_off && !is_for_others && self.values.explicit_value("content_filter").is_some_and(|it| !it.is_empty())
     }
 
     /// The service whose restrictions become rules: the first that is not only for users.
     pub(super) fn main_inbound_service(&self) -> Option<&InboundService> {
         self.inbound_services
             .iter()
-            .find(|inbound| !inbound.is_submission() && !inbound.is_local())
+            .find(|inbound| !inbound.is_submission() && !inbound.is_local() && !inbound.is_from_filter)
             .or(self.inbound_services.first())
     }
 

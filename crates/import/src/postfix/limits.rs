@@ -44,6 +44,12 @@ const NUMBERS: [(&str, &str, &str, NumberKind); 22] = [
     ("smtp_helo_timeout", "[transport.smtp]", "timeouts.banner", NumberKind::Span('s')),
     ("smtp_data_done_timeout", "[transport.smtp]", "timeouts.message", NumberKind::Span('s')),
 ];
+/// Settings of a client service in master.cf, besides those above, and the key of the transport.
+const CLIENT_SPANS: [(&str, &str); 3] = [
+    ("lmtp_data_done_timeout", "timeouts.message"),
+    ("lmtp_connect_timeout", "timeouts.connect"),
+    ("smtp_data_init_timeout", "timeouts.data"),
+];
 /// The longest time in which a limit refills: 31 days.
 const RATE_SECONDS_MAX: u64 = 31 * 86_400;
 /// Why zero is not supported.
@@ -140,6 +146,18 @@ impl Conversion<'_> {
             self.draft.add(block.key("retry", format!("{{ {} }}", parts.join(", ")), &from.join(", ")));
         }
     }
+}
+
+/// A setting of one client service as a key of its transport.
+pub(super) fn client_setting(name: &str, value: &str) -> Option<(&'static str, String)> {
+    let number = NUMBERS.iter().find(|(known, header, ..)| *known == name && *header == "[transport.smtp]");
+    let span = CLIENT_SPANS.iter().find(|(known, _)| *known == name);
+    let (key, kind) = match (number, span) {
+        (Some((.., key, kind)), _) => (*key, *kind),
+        (None, Some((_, key))) => (*key, NumberKind::Span('s')),
+        (None, None) => return None,
+    };
+    convert(value, kind, 0).ok().filter(|_| name != "smtp_helo_name").map(|value| (key, value))
 }
 
 /// A value of this kind in TOML, or why it is invalid.

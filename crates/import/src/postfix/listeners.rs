@@ -27,6 +27,33 @@ const LISTENER_PARAMETERS: [&str; 5] = [
 const GREET_SECONDS: u64 = 6;
 /// The longest delay here.
 const GREET_SECONDS_MAX: u64 = 60;
+/// Programs that receive mail.
+const RECEIVING: [&str; 2] = ["smtpd", "postscreen"];
+/// Programs of Postfix whose work is done here, or is not needed.
+const OWN_PROGRAMS: [&str; 22] = [
+    "pickup",
+    "cleanup",
+    "qmgr",
+    "tlsmgr",
+    "trivial-rewrite",
+    "bounce",
+    "verify",
+    "flush",
+    "proxymap",
+    "smtp",
+    "showq",
+    "error",
+    "discard",
+    "local",
+    "virtual",
+    "lmtp",
+    "anvil",
+    "scache",
+    "postlogd",
+    "dnsblog",
+    "tlsproxy",
+    "oqmgr",
+];
 const NO_CERTIFICATE: &str = "it needs a certificate: see smtpd_tls_chain_files in postconf(5), or [[certificate]]";
 
 impl Conversion<'_> {
@@ -68,6 +95,9 @@ impl Conversion<'_> {
     fn listener_keys(&mut self, inbound: &InboundService) -> Result<Vec<ListenerKey>, &'static str> {
         let mut keys = Vec::new();
         let with = self.has_certificates;
+        if inbound.is_from_filter {
+            return Ok(vec![("from_content_filter", "true".into(), "content_filter")]);
+        }
         if (inbound.implicit_tls || inbound.tls_level == TlsLevel::Required) && !with {
             return Err(NO_CERTIFICATE);
         }
@@ -169,7 +199,8 @@ impl Conversion<'_> {
     /// The networks that may send to other domains.
     pub(super) fn relay_networks(&mut self) {
         let relays = inbound_services::common_relay_networks(&self.inbound_services);
-        let others = || self.inbound_services.iter().filter(|inbound| !inbound.is_submission());
+        let others =
+            || self.inbound_services.iter().filter(|inbound| !inbound.is_submission() && !inbound.is_from_filter);
         let lets = |inbound: &InboundService| inbound.lists.may_relay(ClientKind::Network);
         if others().any(lets) && !others().all(lets) {
             self.draft.add_behavior_change(
@@ -179,6 +210,9 @@ impl Conversion<'_> {
         }
         if self.values.explicit_value("mynetworks").is_some() || relays != IpNet::loopback() {
             self.draft.set("[relay]", "networks", quoted_networks(&relays), "mynetworks");
+        }
+        if self.main_inbound_service().is_some_and(|front| front.lists.defers_relaying()) {
+            self.draft.section("[relay]").set("others", quoted("defer"), "defer_unauth_destination");
         }
         if self.main.value("mynetworks_style").is_some() && self.main.value("mynetworks").is_some() {
             self.draft.not_needed("mynetworks_style", "mynetworks is set");
@@ -228,45 +262,39 @@ impl Conversion<'_> {
         }
     }
 
-    pub(super) fn report_other_service(&mut self, service: &Service) {
-        let own = [
-            "pickup",
-            "cleanup",
-            "qmgr",
-            "tlsmgr",
-            "trivial-rewrite",
-            "bounce",
-            "verify",
-            "flush",
-            "proxymap",
-            "smtp",
-            "showq",
-            "error",
-            "discard",
-            "local",
-            "virtual",
-            "lmtp",
-            "anvil",
-            "scache",
-            "postlogd",
-            "smtpd",
-            "dnsblog",
-            "tlsproxy",
-            "oqmgr",
-        ];
-        let what = format!("{} {} {} (master.cf)", service.name, service.kind, service.command);
-        for (name, value) in &service.overrides {
-            self.draft.add_unsupported(
-                format!("{what}: -o {name}={value}"),
-                "this service does not exist here, so its settings have no effect",
-            );
-            if let Some(alarm) = super::policy::behavior_change_of(name, value) {
-                self.draft.add_behavior_change(format!("{alarm}, for {what}."));
+    /// Reports the services that receive no mail: settings that only they have, and those that no mail uses.
+    pub(super) fn report_other_services(&mut self) {
+        for service in self.master.services.clone() {
+            if service.kind == "pass" || service.kind == "inet" && RECEIVING.contains(&service.command.as_str()) {
+                continue;
+            }
+            let is_used = service.kind == "unix" && self.used_services.contains(&service.name);
+            let is_own = OWN_PROGRAMS.contains(&service.command.as_str());
+            match (is_used, is_own) {
+                (true, _) => {}
+                (false, true) => self.report_overrides(&service),
+                (false, false) if service.kind == "unix" => self.draft.idle_services.push(service.name),
+                (false, false) => {
+                    let what = format!("{} {} {} (master.cf)", service.name, service.kind, service.command);
+                    self.draft.add_unsupported(what, "there is no equivalent");
+                }
             }
         }
-        if !own.contains(&service.command.as_str()) {
-            let why = "there is no equivalent. Mail of transports that use it waits; see the top of this file";
-            self.draft.add_unsupported(format!("{what} {}", service.arguments.join(" ")), why);
+    }
+
+    fn report_overrides(&mut self, service: &Service) {
+        for (name, value) in service.overrides.iter().filter(|(name, _)| name != "syslog_name") {
+            self.report_override(service, name, value);
+        }
+    }
+
+    /// Reports a setting that only a service has, and that is not translated.
+    pub(super) fn report_override(&mut self, service: &Service, name: &str, value: &str) {
+        let what = format!("{} {} {} (master.cf)", service.name, service.kind, service.command);
+        let why = "this setting of one service has no effect here";
+        self.draft.add_unsupported(format!("{what}: -o {name}={value}"), why);
+        if let Some(alarm) = super::policy::behavior_change_of(name, value) {
+            self.draft.add_behavior_change(format!("{alarm}, for {what}."));
         }
     }
 }

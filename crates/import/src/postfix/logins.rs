@@ -1,6 +1,6 @@
-//! `[auth]`: logins, and which senders belong to which user. Postfix verifies passwords with
-//! Dovecot or Cyrus SASL, which is not supported here. So the new table of users is empty, and
-//! nobody can log in until the operator adds users.
+//! `[auth]`: logins, and which senders belong to which user. Where Postfix asks Dovecot about passwords,
+//! so does this server. Cyrus SASL is not supported: then the new table of users is empty, and nobody can
+//! log in until the operator adds users.
 
 use std::collections::BTreeMap;
 
@@ -35,6 +35,38 @@ impl Conversion<'_> {
         if !self.has_users {
             return;
         }
+        match self.dovecot_socket() {
+            Some(socket) => {
+                self.draft.set("[auth]", "dovecot", quoted(&socket), "smtpd_sasl_path");
+                self.draft.add_review_note(format!(
+                    "Dovecot's socket {} checks logins: the server's user must be able to use it",
+                    socket.trim_start_matches("unix:")
+                ));
+            }
+            None => self.empty_logins(),
+        }
+        if self.values.value("smtpd_sasl_authenticated_header") == "yes" {
+            self.draft.set("[auth]", "trace_users", "true", "smtpd_sasl_authenticated_header");
+        }
+        self.sender_tables();
+    }
+
+    /// The socket of Dovecot's authentication server.
+    fn dovecot_socket(&self) -> Option<String> {
+        let users = self.inbound_services.iter().filter(|inbound| inbound.has_logins);
+        let mut sockets = users.map(|inbound| {
+            let values = self.values.with_main_cf(&inbound.main);
+            (values.value("smtpd_sasl_type"), values.value("smtpd_sasl_path"))
+        });
+        let (kind, path) = sockets.next()?;
+        let is_same = sockets.all(|other| other == (kind.clone(), path.clone()));
+        let path = path.strip_prefix("unix:").unwrap_or(&path);
+        let is_socket = is_same && kind == "dovecot" && !path.starts_with("inet:") && !path.is_empty();
+        is_socket.then(|| format!("unix:{}", self.socket_path(path)))
+    }
+
+    /// A table of users to be filled.
+    fn empty_logins(&mut self) {
         let path = self.add_file("logins", "", AUTH_EXAMPLE.into(), true);
         let name = super::lookups::file_name(&path);
         let table = TomlSection::new("[[table]]").comment("The users who may log in: add them here.");
@@ -53,10 +85,6 @@ impl Conversion<'_> {
              type ldap, and passwords are then verified by its directory; see docs/submission.md."
         ));
         self.draft.add(auth.key("passwords", quoted(&name), "smtpd_sasl_path"));
-        if self.values.value("smtpd_sasl_authenticated_header") == "yes" {
-            self.draft.set("[auth]", "trace_users", "true", "smtpd_sasl_authenticated_header");
-        }
-        self.sender_tables();
     }
 
     fn report_login_parameters(&mut self) {

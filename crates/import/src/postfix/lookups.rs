@@ -87,7 +87,7 @@ impl Conversion<'_> {
                 Some(name) => Some(name),
                 None => self.unavailable_table(&map_ref, of_use, "the file cannot be read"),
             },
-            _ if of_use == TableUse::Transports => {
+            _ if of_use == TableUse::SenderTransports => {
                 self.unavailable_table(&map_ref, of_use, "its values are not translated")
             }
             "ldap" => self.ldap_table(&map_ref, of_use),

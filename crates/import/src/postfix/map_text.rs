@@ -29,8 +29,10 @@ pub(super) enum TableUse {
     /// Actions of access(5) for clients, names or addresses; only for tables that are queried at
     /// run time.
     Access,
-    /// Transports (transport(5)); only in place of tables that cannot be read.
+    /// Transports (transport(5)).
     Transports,
+    /// Transports of senders; only in place of tables that cannot be read.
+    SenderTransports,
 }
 
 impl TableUse {
@@ -50,7 +52,8 @@ impl TableUse {
             TableUse::Aliases | TableUse::LocalAliases => "Mail to all addresses of the domains that use it gets 451",
             TableUse::Canonical => "All mail whose addresses it would be asked for gets 451",
             TableUse::Access => "All mail that its rule applies to gets 451",
-            TableUse::Transports => "Mail to local domains gets 451, and mail to other domains waits in the queue,",
+            TableUse::Transports => "All mail waits in the queue",
+            TableUse::SenderTransports => "Mail to other domains waits in the queue",
         }
     }
 }
@@ -152,7 +155,7 @@ fn pattern_values(value: &str, of_use: TableUse, site: &SiteDomains) -> Result<S
         }
         TableUse::Canonical => target(&value.to_owned()),
         TableUse::Mailboxes if value.contains([',', '"']) => Err("a mailbox folder contains a comma or a quote"),
-        TableUse::Mailboxes => Ok(value.to_owned()),
+        TableUse::Mailboxes | TableUse::Transports => Ok(value.to_owned()),
         _ => Ok(String::new()),
     }
 }
@@ -176,7 +179,7 @@ pub(super) fn keys(key: &str, of_use: TableUse, site: &SiteDomains) -> Result<Ve
         (TableUse::Domains, false) if key.starts_with('.') => Err("subdomains are not supported here"),
         (TableUse::Domains, false) if Address::new("postmaster", key).is_err() => Err("this is not a domain name"),
         (TableUse::Domains, false) => Ok(vec![key.to_owned()]),
-        (TableUse::Access | TableUse::Transports, _) => Ok(vec![key.to_owned()]),
+        (TableUse::Access | TableUse::Transports | TableUse::SenderTransports, _) => Ok(vec![key.to_owned()]),
         (_, true) if whole(key.to_owned()) => Ok(vec![key.to_owned()]),
         (_, true) => Err("the key is not an address"),
         // A local domain, which is in `Domains`.
@@ -201,10 +204,10 @@ pub(super) fn keys(key: &str, of_use: TableUse, site: &SiteDomains) -> Result<Ve
 fn values(value: &str, of_use: TableUse, site: &SiteDomains) -> Result<String, &'static str> {
     match of_use {
         TableUse::Domains | TableUse::LocalUsers | TableUse::Recipients => Ok(String::new()),
-        TableUse::Mailboxes | TableUse::Access | TableUse::Transports if value.contains([',', '"']) => {
-            Err("the mailbox folder contains a comma or a quote")
+        TableUse::Mailboxes if value.contains([',', '"']) => Err("the mailbox folder contains a comma or a quote"),
+        TableUse::Mailboxes | TableUse::Access | TableUse::Transports | TableUse::SenderTransports => {
+            Ok(value.to_owned())
         }
-        TableUse::Mailboxes | TableUse::Access | TableUse::Transports => Ok(value.to_owned()),
         TableUse::Canonical => match value.strip_prefix('@') {
             Some(domain) if Address::new("postmaster", domain).is_ok() => Ok(value.to_owned()),
             _ if words(value).len() == 1 => target(value, site),

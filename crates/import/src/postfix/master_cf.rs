@@ -12,6 +12,10 @@ pub struct Service {
     pub name: String,
     /// `inet`, `unix`, `fifo`, `unix-dgram` or `pass`.
     pub kind: String,
+    /// Whether its processes see only the queue folder.
+    pub is_chrooted: bool,
+    /// The most processes; None is Postfix's default, or no limit.
+    pub process_limit: Option<u32>,
     /// The program.
     pub command: String,
     /// Its settings that replace those of main.cf.
@@ -49,10 +53,20 @@ fn service(line: &str) -> Option<Service> {
     if !["inet", "unix", "fifo", "unix-dgram", "pass"].contains(&&*kind) {
         return None;
     }
-    // Who may use it, where it runs, its wakeup time and process limit concern only Postfix.
-    let command = fields.nth(5)?;
+    // Who may use it and its wakeup time concern only Postfix.
+    let chroot = fields.nth(2)?;
+    let process_limit = fields.nth(1)?.parse().ok().filter(|limit| *limit > 0);
+    let command = fields.next()?;
     let arguments: Vec<String> = fields.collect();
-    Some(Service { name, kind, command, overrides: overrides(&arguments), arguments })
+    Some(Service {
+        name,
+        kind,
+        is_chrooted: chroot == "y",
+        process_limit,
+        command,
+        overrides: overrides(&arguments),
+        arguments,
+    })
 }
 
 /// `-o name=value`, `-oname=value` and `-o { name = value }`.
@@ -80,7 +94,7 @@ mod tests {
 
     #[test]
     fn a_service_has_settings_of_its_own() {
-        let text = "# service type\nsubmission inet n - y - - smtpd\n  -o syslog_name=postfix/submission\n\
+        let text = "# service type\nsubmission inet n - y - 20 smtpd\n  -o syslog_name=postfix/submission\n\
                     \x20 -o { smtpd_banner = two words } -osmtpd_tls_security_level=encrypt\n  -v\nnothing\n";
         let file = MasterCf::parse(text);
         let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
@@ -88,6 +102,7 @@ mod tests {
         assert_eq!(file.services.len(), 1);
         let service = &file.services[0];
         assert_eq!((&*service.name, &*service.kind, &*service.command), ("submission", "inet", "smtpd"));
+        assert_eq!((service.is_chrooted, service.process_limit), (true, Some(20)));
         let expected = [
             pair("syslog_name", "postfix/submission"),
             pair("smtpd_banner", "two words"),

@@ -12,6 +12,7 @@ mod delivery_methods;
 mod dnsbl;
 mod domains;
 pub mod expand;
+mod filters;
 mod inbound_services;
 mod ldap;
 mod limits;
@@ -24,11 +25,15 @@ pub mod master_cf;
 mod networks;
 mod outbound;
 mod output_text;
+mod pipes;
 mod policy;
 mod quotas;
+mod relay_logins;
+mod restriction_classes;
 mod restrictions;
 mod rewriting;
 mod rules;
+mod sender_routes;
 mod sql;
 mod transport_target;
 mod transports;
@@ -94,6 +99,7 @@ pub fn import(main: &str, master: &str, machine: &str, files: &dyn FileReader, f
         transport_map: TransportMap::default(),
         blocked_recipients: Vec::new(),
         deferred_addresses: Vec::new(),
+        used_services: BTreeSet::new(),
     };
     conversion.run();
     let draft = conversion.draft;
@@ -133,6 +139,8 @@ struct Conversion<'a> {
     blocked_recipients: Vec<(String, String)>,
     /// Local addresses whose mail gets 451.
     deferred_addresses: Vec<String>,
+    /// The names of services in master.cf that mail or filters use.
+    used_services: BTreeSet<String>,
 }
 
 impl Conversion<'_> {
@@ -158,9 +166,11 @@ impl Conversion<'_> {
         self.outbound();
         self.logins();
         self.access();
+        self.milters();
         self.quotas();
         self.content_rules();
         self.rewriting();
+        self.report_other_services();
         self.policy();
         self.write_deferred_table();
     }

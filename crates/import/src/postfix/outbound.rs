@@ -3,10 +3,7 @@
 use super::Conversion;
 use super::config_draft::{TomlSection, quoted, quoted_list};
 use super::delivery_methods::DeliveryMethod;
-use super::lookups::MapRef;
-use super::transport_target::TransportTarget;
 use super::transports::AddressClass;
-use super::words::list;
 use config::DomainPattern;
 
 /// Entries of transport_maps that become routes; more belong in a table.
@@ -15,8 +12,10 @@ const ROUTES_MAX: usize = 1000;
 impl Conversion<'_> {
     pub(super) fn outbound(&mut self) {
         self.default_delivery();
+        self.address_routes();
+        self.sender_routes();
         self.routes();
-        self.block_addresses(AddressClass::Other, None);
+        self.content_filter();
         self.sources();
         self.client_tls();
         self.eight_bit();
@@ -29,10 +28,12 @@ impl Conversion<'_> {
         let target = self.target_of_class(AddressClass::Other);
         let who = "other domains";
         match self.delivery_method(&target, who) {
-            DeliveryMethod::Network { kind: "smtp", next_hop, port } => {
+            DeliveryMethod::Network { kind: "smtp", next_hop, port, settings } => {
                 let set = |(key, value): (&str, String)| self.draft.set("[transport.smtp]", key, value, target.from);
                 let hop = next_hop.map(|hop| ("next_hop", quoted(&hop)));
                 hop.into_iter().chain(port.map(|port| ("port", port.to_string()))).for_each(set);
+                let section = self.draft.section("[transport.smtp]");
+                settings.into_iter().for_each(|(key, value, from)| section.set(&key, value, &from));
             }
             DeliveryMethod::Reply(reply) => self.draft.set("[transport.smtp]", "next_hop", quoted(&reply), target.from),
             DeliveryMethod::Network { .. }
@@ -51,36 +52,10 @@ impl Conversion<'_> {
         }
     }
 
-    /// Why mail for a next hop must wait: the next hop would reject it permanently without a login.
-    pub(super) fn password_needed(&mut self, target: &TransportTarget) -> Option<String> {
-        let service = self.master.services.iter().find(|it| it.name == target.channel && it.kind == "unix");
-        let main = self.main.with_overrides(service.map_or(&[], |service| &service.overrides));
-        let values = self.values.with_main_cf(&main);
-        let logs_in = values.value("smtp_sasl_auth_enable").eq_ignore_ascii_case("yes");
-        let hop = target.next_hop.as_deref().filter(|_| logs_in)?;
-        let mut entries = Vec::new();
-        for map_ref in list(&values.value("smtp_sasl_password_maps")).iter().filter_map(|it| MapRef::parse(it)) {
-            match self.entries(&map_ref, false) {
-                Some(own) => entries.extend(own.into_iter().map(|(key, _)| key)),
-                None => entries.push(hop.to_owned()),
-            }
-        }
-        let host = hop.trim_start_matches('[').split([']', ':']).next().unwrap_or(hop);
-        let is_named = entries.iter().any(|key| key == hop || key == host || *key == format!("[{host}]"));
-        is_named
-            .then(|| format!("the relay host {hop} requires a password: set `next_hop` and `auth` of this transport"))
-    }
-
     fn routes(&mut self) {
-        if let Some(table) = self.transport_map.opaque.clone() {
-            let block =
-                TomlSection::new("[[route]]").comment("Until this table is set up, mail to other domains waits.");
-            let block = block.key("domain", quoted("*"), "transport_maps");
-            self.draft.add(block.key("next_hops", quoted(&table), ""));
-        }
         let own = self.own_domains();
         let mut patterns = self.transport_map.patterns();
-        patterns.retain(|(pattern, _)| !own.contains(pattern));
+        patterns.retain(|(pattern, _)| !own.contains(pattern) && !self.has_sender_routes());
         if patterns.len() > ROUTES_MAX {
             self.draft.add_behavior_change(format!(
                 "Mail to {} domains in transport_maps is sent like mail to any other domain: only {ROUTES_MAX} of \
@@ -114,10 +89,14 @@ impl Conversion<'_> {
             way => way,
         };
         match &method {
-            DeliveryMethod::Reply(hop) | DeliveryMethod::Network { kind: "smtp", next_hop: Some(hop), port: None } => {
+            DeliveryMethod::Reply(hop) => block.set("next_hop", quoted(hop), ""),
+            DeliveryMethod::Network { kind: "smtp", next_hop: Some(hop), port: None, settings }
+                if settings.is_empty() && !self.default_logs_in() =>
+            {
                 block.set("next_hop", quoted(hop), "");
             }
-            DeliveryMethod::Network { kind: "smtp", next_hop: None, port: None } if base.next_hop.is_none() => {}
+            DeliveryMethod::Network { kind: "smtp", next_hop: None, port: None, settings }
+                if base.next_hop.is_none() && settings.is_empty() => {}
             _ => {
                 let like =
                     if matches!(method, DeliveryMethod::Network { next_hop: None, .. }) { "direct" } else { "onward" };
@@ -128,11 +107,16 @@ impl Conversion<'_> {
         self.draft.add(block);
     }
 
+    /// Whether [transport.smtp] has a login, which must not go to other next hops.
+    pub(super) fn default_logs_in(&mut self) -> bool {
+        self.draft.section("[transport.smtp]").keys.iter().any(|(key, ..)| key == "auth")
+    }
+
     /// Settings of Postfix's SMTP client apply to all its transports; here each transport has its
     /// own.
     fn share_client_settings(&mut self) {
         let shared = self.draft.section("[transport.smtp]").keys.clone();
-        let is_shared = |key: &str| key != "next_hop" && key != "port" && key != "type";
+        let is_shared = |key: &str| !["next_hop", "port", "type", "auth"].contains(&key);
         for block in self.draft.sections.iter_mut().filter(|block| block.header.starts_with("[transport.")) {
             let is_smtp = block.keys.iter().any(|(key, value, _)| key == "type" && value == "\"smtp\"");
             if is_smtp && block.header != "[transport.smtp]" {

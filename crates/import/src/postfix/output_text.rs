@@ -7,7 +7,7 @@ use super::config_draft::{ConfigDraft, ParameterOutcome, TomlSection};
 use super::main_cf::MainCf;
 
 /// Headers in the order of default.toml; longer headers sort by their first word.
-const ORDER: [&str; 18] = [
+const ORDER: [&str; 21] = [
     "",
     "[[listener]]",
     "[[certificate]]",
@@ -16,6 +16,9 @@ const ORDER: [&str; 18] = [
     "[relay]",
     "[smtp]",
     "[[access]]",
+    "[[milter]]",
+    "[[policy_service]]",
+    "[content_filter]",
     "[[content]]",
     "[rewrite]",
     "[bcc]",
@@ -132,7 +135,9 @@ fn write_not_needed(text: &mut String, draft: &ConfigDraft, main: &MainCf) {
         Some(ParameterOutcome::NotNeeded(why)) => Some(format!("postfix: {name} = {}: {why}", shown(name, value))),
         _ => None,
     };
-    let mut same = main.settings().filter_map(same).peekable();
+    let idle = (!draft.idle_services.is_empty())
+        .then(|| format!("postfix: master.cf: {}: no mail uses these services", draft.idle_services.join(", ")));
+    let mut same = main.settings().filter_map(same).chain(idle).peekable();
     if same.peek().is_some() {
         text.push_str("\n# --- Not needed ---\n#\n");
     }

@@ -6,7 +6,7 @@ use super::restrictions;
 use super::words::list;
 
 /// Parameters that are not needed, and why.
-const NOT_NEEDED: [(&str, &str); 49] = [
+const NOT_NEEDED: [(&str, &str); 48] = [
     ("alias_database", "tables are read as text and need no database"),
     ("allow_percent_hack", "a % in an address has no special meaning"),
     ("append_at_myorigin", "addresses are not changed"),
@@ -49,29 +49,20 @@ const NOT_NEEDED: [(&str, &str); 49] = [
     ("smtpd_delay_reject", "all rules made from restrictions are checked at RCPT"),
     ("smtpd_null_access_lookup_key", "the null sender is <> in tables"),
     ("smtpd_reject_unlisted_recipient", "unknown recipients are always refused"),
-    ("smtpd_restriction_classes", "expanded in the lists that use them"),
+    ("smtpd_restriction_classes", "expanded in the lists and tables that use them"),
     ("smtpd_forbid_bare_newline", "messages with a bare CR or LF are refused"),
     ("smtpd_helo_required", "HELO or EHLO is always required"),
     ("smtpd_relay_before_recipient_restrictions", "only `relay.networks` and users may relay"),
     ("smtputf8_enable", "SMTPUTF8 is always enabled"),
-    ("strict_rfc821_envelopes", "addresses are parsed strictly"),
     ("unknown_local_recipient_reject_code", "unknown recipients get 550"),
 ];
 
 /// Unsupported parameters that affect mail, and what happens instead.
-const BEHAVIOR_CHANGES: [(&str, &str); 22] = [
+const BEHAVIOR_CHANGES: [(&str, &str); 18] = [
     ("smtp_generic_maps", "Mail is sent with the addresses that it rewrites, such as those of local users"),
     ("relocated_maps", "Mail to users who have moved gets 550 without their new address, or is accepted if they exist"),
     ("content_filter", "Mail is delivered without passing the filter; put the filter before or after this server"),
     ("smtpd_proxy_filter", "Mail is accepted without passing the filter; put the filter before this server"),
-    (
-        "smtpd_milters",
-        "Mail is accepted without milters until you add a [[milter]]: nothing is refused, signed or marked",
-    ),
-    (
-        "non_smtpd_milters",
-        "Mail of local programs is accepted without milters until you add a [[milter]]: nothing is signed or marked",
-    ),
     ("smtp_header_checks", "Mail is sent with its header unchanged"),
     ("milter_header_checks", "Mail that it refuses, holds, redirects or changes is delivered unchanged"),
     (
@@ -80,8 +71,6 @@ const BEHAVIOR_CHANGES: [(&str, &str); 22] = [
     ),
     ("fallback_transport_maps", "Mail to users that are not in local_recipient_maps gets 550"),
     ("smtp_fallback_relay", "Mail that no host of its domain accepts waits, and bounces after `lifetime`"),
-    ("sender_dependent_relayhost_maps", "Mail of these senders is sent like all other mail"),
-    ("sender_dependent_default_transport_maps", "Mail of these senders is sent like all other mail"),
     (
         "smtp_sasl_auth_enable",
         "Mail to next hops that require a password is rejected by them and bounces, until you set `auth` of their transport",
@@ -104,7 +93,7 @@ const BEHAVIOR_CHANGES: [(&str, &str); 22] = [
 const NOTES: [(&str, &str); 63] = [
     ("bounce_queue_lifetime", "bounces have the same `lifetime` as other mail"),
     ("proxy_interfaces", "an MX host with such an address is recognized as this host only by the name in `hostname`"),
-    ("receive_override_options", "there are no content filters"),
+    ("receive_override_options", "aliases are expanded before a content filter, and not again after it"),
     ("home_mailbox", "see `path` and `places` of [transport.maildir]"),
     ("mail_spool_directory", "mbox files are not supported; see `path` of [transport.maildir]"),
     ("forward_path", "files in home folders are not read; use an alias"),
@@ -271,6 +260,11 @@ impl Conversion<'_> {
         }
         for element in elements {
             let known = RESTRICTIONS.iter().find(|(known, _)| *known == element.rule).map(|(_, does)| *does);
+            let stage = if name == LATE_RESTRICTIONS[0] { "data" } else { "message" };
+            let known = match (known, element.rule.as_str(), &element.argument) {
+                (None, "check_policy_service", Some(argument)) => self.late_policy_service(argument, stage),
+                (known, ..) => known,
+            };
             let does = known.unwrap_or("no rules are checked then");
             self.draft.rules.push((format!("{name}: {}", element.text()), does.to_owned()));
             if known.is_none() {
@@ -285,6 +279,9 @@ impl Conversion<'_> {
     fn record_outcome(&mut self, name: &str) {
         if let Some((_, why)) = NOT_NEEDED.iter().find(|(same, _)| *same == name) {
             return self.draft.not_needed(name, why);
+        }
+        if self.is_limit_of_unused_transport(name) {
+            return self.draft.not_needed(name, "no mail uses this transport");
         }
         if OF_CLASSES.contains(&name) {
             return self.draft.not_needed(name, "no domain uses it");
@@ -321,6 +318,15 @@ impl Conversion<'_> {
                 self.draft.unsupported(name, "there is no known equivalent");
             }
         }
+    }
+
+    /// Whether a parameter limits a transport of master.cf that nothing names.
+    fn is_limit_of_unused_transport(&self, name: &str) -> bool {
+        let endings = ["_destination_concurrency_limit", "_destination_recipient_limit", "_destination_rate_delay"];
+        let transport = endings.iter().find_map(|ending| name.strip_suffix(ending));
+        transport.is_some_and(|transport| {
+            !["default", "initial", "smtp"].contains(&transport) && !self.used_services.contains(transport)
+        })
     }
 
     /// Whether a parameter has Postfix's default value. For most unknown parameters, the default is

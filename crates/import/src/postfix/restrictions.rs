@@ -159,6 +159,16 @@ impl RestrictionLists {
         !self.rejects_all_from(who) && self.0.iter().all(|elements| list_may_relay(elements, who))
     }
 
+    /// Whether clients that may not relay are deferred, not refused.
+    pub(super) fn defers_relaying(&self) -> bool {
+        let decides = |it: &&Restriction| {
+            it.permits(ClientKind::Untrusted) || it.is_one_of(&REJECTING) || it.is_one_of(&RELAY_GUARDS)
+        };
+        let ends = self.0.iter().filter_map(|elements| elements.iter().find(decides));
+        let mut ends = ends.filter(|end| !end.permits(ClientKind::Untrusted));
+        ends.next().is_some_and(|end| end.rule == "defer_unauth_destination")
+    }
+
     /// Whether this element of a list is evaluated for such clients.
     pub(super) fn reaches(&self, list: usize, element: &Restriction, who: ClientKind) -> bool {
         for own in &self.0[list] {
@@ -197,9 +207,14 @@ fn list_may_relay(elements: &[Restriction], who: ClientKind) -> bool {
 
 /// The elements of the list of this name.
 pub(super) fn parse_list(values: &ExpandedParameters<'_>, name: &str) -> Vec<Restriction> {
+    parse_text(values, name, &values.value(name))
+}
+
+/// The elements of a text in the list of this name.
+pub(super) fn parse_text(values: &ExpandedParameters<'_>, name: &str, text: &str) -> Vec<Restriction> {
     let classes = list(&values.value("smtpd_restriction_classes"));
     let mut words = Vec::new();
-    expand_class(values, &classes, &values.value(name), 0, &mut words);
+    expand_class(values, &classes, text, 0, &mut words);
     let mut elements = Vec::new();
     let (mut words, mut idle) = (words.into_iter(), None);
     while let Some(word) = words.next() {

@@ -18,6 +18,7 @@ struct RuleOrigin<'a> {
     from: &'a str,
     /// Its list, if something in it can accept.
     list: Option<&'a str>,
+    class: Option<&'a str>,
     spares_users: bool,
 }
 
@@ -53,7 +54,8 @@ impl Conversion<'_> {
     }
 
     fn write_rule(&mut self, rule: &ImportedRule, list: Option<&str>, mynetworks: &[IpNet]) {
-        let of = RuleOrigin { from: &rule.from, list, spares_users: rule.excludes_users };
+        let class = rule.class.as_deref();
+        let of = RuleOrigin { from: &rule.from, list, class, spares_users: rule.excludes_users };
         match &rule.condition {
             RuleCondition::All(action) => self.add_rule(&of, "all others", &[], action, None),
             RuleCondition::Networks if mynetworks.is_empty() => {}
@@ -97,10 +99,12 @@ impl Conversion<'_> {
         let name = self.free_rule_name(name);
         let mut block = TomlSection::new("[[access]]").comment(format!("{}.", of.from)).key("name", quoted(&name), "");
         of.list.iter().for_each(|list| block.set("list", quoted(list), ""));
+        of.class.iter().for_each(|class| block.set("class", quoted(class), "smtpd_restriction_classes"));
         block.set("stage", quoted("rcpt"), "");
         conditions.iter().for_each(|(key, value)| block.set(key, value.clone(), ""));
         // Rules about names and DNS lists exclude users by default; others must say so.
-        let leaves_out = conditions.iter().any(|(key, _)| ["dnsbl", "rhsbl", "reverse_name", "helo_is"].contains(key));
+        let leaves_out =
+            conditions.iter().any(|(key, _)| ["dnsbl", "rhsbl", "reverse_name", "helo_is", "sender_is"].contains(key));
         if self.has_users && of.spares_users != leaves_out {
             block.set("users", (!of.spares_users).to_string(), "");
         }

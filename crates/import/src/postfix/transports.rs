@@ -11,9 +11,11 @@
 //! nothing.
 
 use super::Conversion;
+use super::config_draft::{TomlSection, quoted};
 use super::delivery_methods::DeliveryMethod;
 use super::lookups::MapRef;
 use super::map_text::TableUse;
+use super::pipes;
 use super::transport_target::TransportTarget;
 use super::words::list;
 
@@ -148,8 +150,7 @@ impl Conversion<'_> {
         }
     }
 
-    /// Blocks mail for addresses that transport_maps sends elsewhere than the rest of their domain,
-    /// since there are no routes for addresses. `None`: addresses at domains of other hosts.
+    /// Refuses mail for addresses of `error:` in a domain, as smtpd does; the other addresses get routes.
     pub(super) fn block_addresses(&mut self, kind: AddressClass, domain: Option<&str>) {
         let own = self.own_domains();
         let is_meant = |key: &str| {
@@ -158,42 +159,136 @@ impl Conversion<'_> {
         };
         let entries: Vec<_> = self.transport_map.addresses().filter(|(key, _)| is_meant(key)).cloned().collect();
         for (address, value) in entries {
-            let of = address.rsplit_once('@').map(|(_, of)| of.to_owned()).unwrap_or_default();
-            let rest = self.target(kind, Some(&of));
-            let target = self.target_of_class(kind).overridden(&value);
-            let target = if target.channel == "local" { self.local_target(target) } else { target };
-            if target.channel == rest.channel && target.next_hop == rest.next_hop {
+            if let Some(DeliveryMethod::Reply(reply)) =
+                self.reply_method(&self.target_of_class(kind).overridden(&value))
+                && reply.starts_with('5')
+            {
+                self.blocked_recipients.push((address, reply));
+            }
+        }
+    }
+
+    /// The entries for addresses, as a table of routes. With routes by sender the entries for domains are in
+    /// it too, since they come first.
+    pub(super) fn address_routes(&mut self) {
+        self.block_addresses(AddressClass::Other, None);
+        let own = self.own_domains();
+        let is_route = |key: &str| key.contains('@') || self.has_sender_routes() && !own.iter().any(|it| it == key);
+        let entries: Vec<_> = self.transport_map.entries.iter().filter(|(key, _)| is_route(key)).cloned().collect();
+        let mut text = String::new();
+        for (key, value) in entries {
+            match self.address_route(&key, &value, &own) {
+                Some(route) => text.push_str(&format!("{key:<31} {route}\n")),
+                None => text.push_str(&format!("# not translated: {key} {value}: this is not a valid key\n")),
+            }
+        }
+        if !text.is_empty() {
+            let table = self.route_table("routes", text, "Recipients and their transports. From transport_maps.");
+            self.draft.add(TomlSection::new("[[route]]").key("transports", quoted(&table), "transport_maps"));
+        }
+        if let Some(table) = self.transport_map.opaque.clone() {
+            self.named_transports();
+            self.draft.add(TomlSection::new("[[route]]").key("transports", quoted(&table), "transport_maps"));
+        }
+    }
+
+    fn address_route(&mut self, key: &str, value: &str, own: &[String]) -> Option<String> {
+        let is_sound = |c: char| !c.is_whitespace() && !c.is_control() && c != '"';
+        if key.starts_with('#') || key.ends_with(':') || !key.chars().all(is_sound) {
+            return None;
+        }
+        let of = key.rsplit_once('@').map_or("", |(_, of)| of);
+        let kind = self.class_of(of).filter(|_| own.iter().any(|it| it == of)).unwrap_or(AddressClass::Other);
+        let target = self.target_of_class(kind).overridden(value);
+        let target = if target.channel == "local" { self.local_target(target) } else { target };
+        let (mut method, domain) = (self.delivery_method(&target, key), Some(of).filter(|of| !of.is_empty()));
+        if kind == AddressClass::Other && method == DeliveryMethod::Maildirs {
+            method = self.deferring_method(key, "transport_maps delivers it locally, but it is not a local address");
+        }
+        if let (DeliveryMethod::Network { kind: "smtp", next_hop: next_hop @ None, .. }, Some(domain)) =
+            (&mut method, domain.filter(|_| kind != AddressClass::Other))
+        {
+            *next_hop = Some(format!("mx:{domain}"));
+        }
+        Some(self.route_value(&method, kind, "transport_maps"))
+    }
+
+    /// A value of a table of routes.
+    pub(super) fn route_value(&mut self, method: &DeliveryMethod, kind: AddressClass, from: &str) -> String {
+        match method {
+            DeliveryMethod::Reply(reply) => {
+                let (code, text) = reply.split_at(4.min(reply.len()));
+                // Commas separate values.
+                let text = text.replace(',', ";").replace('"', "'");
+                format!("{}:{text}", if code.starts_with('5') { "error" } else { "retry" })
+            }
+            DeliveryMethod::Maildirs if kind == AddressClass::Virtual => format!("{}:", self.virtual_transport()),
+            DeliveryMethod::Network { kind: "smtp", next_hop: None, settings, .. }
+                if settings.is_empty()
+                    && self.draft.section("[transport.smtp]").keys.iter().all(|(key, ..)| key != "next_hop") =>
+            {
+                "smtp:".into()
+            }
+            method => {
+                let is_direct = matches!(method, DeliveryMethod::Network { next_hop: None, .. });
+                format!("{}:", self.transport(if is_direct { "direct" } else { "onward" }, method, from))
+            }
+        }
+    }
+
+    /// The transport of the Maildirs of virtual mailboxes.
+    fn virtual_transport(&self) -> String {
+        let is_virtual = |block: &&TomlSection| block.keys.iter().any(|(.., from)| from == "virtual_mailbox_base");
+        let found =
+            self.draft.sections.iter().find(is_virtual).and_then(|block| block.header.strip_prefix("[transport."));
+        found.and_then(|header| header.strip_suffix(']')).unwrap_or("maildir").to_owned()
+    }
+
+    /// The class of a domain that has a section.
+    fn class_of(&self, domain: &str) -> Option<AddressClass> {
+        let is_it = |block: &&TomlSection| {
+            block.header == "[[domain]]"
+                && block.keys.iter().any(|(key, value, _)| key == "name" && *value == quoted(domain))
+        };
+        let found = self.draft.sections.iter().find(is_it)?;
+        let from = found.keys.iter().find(|(key, ..)| key == "name").map_or("", |(.., from)| from.as_str());
+        Some(match from {
+            "mydestination" => AddressClass::Local,
+            "relay_domains" => AddressClass::Relay,
+            _ => AddressClass::Virtual,
+        })
+    }
+
+    /// A table of routes in a file of its own.
+    pub(super) fn route_table(&mut self, like: &str, text: String, what: &str) -> String {
+        let path = self.add_file(like, "", text, false);
+        let name = super::lookups::file_name(&path);
+        let block = TomlSection::new("[[table]]").comment(what);
+        let block = block.key("name", quoted(&name), "").key("type", quoted("text"), "");
+        self.draft.add(block.key("path", quoted(&path.to_string_lossy()), ""));
+        name
+    }
+
+    /// Transports with the names that master.cf gives them, for tables that are read at run time.
+    fn named_transports(&mut self) {
+        let services = self.master.services.clone();
+        for service in services.iter().filter(|it| it.kind == "unix") {
+            let is_known = ["smtp", "relay", "local", "virtual", "error", "retry"].contains(&service.name.as_str());
+            if is_known || !["smtp", "lmtp", "pipe", "discard"].contains(&service.command.as_str()) {
                 continue;
             }
-            self.block_address(&address, &target, domain.is_some());
-        }
-    }
-
-    fn block_address(&mut self, address: &str, target: &TransportTarget, is_ours: bool) {
-        let why =
-            format!("transport_maps uses {} for it, and there are no routes for single addresses", target.channel);
-        match self.blocked_reply(target) {
-            Some(reply) => self.blocked_recipients.push((address.to_owned(), reply)),
-            None if is_ours => {
-                self.draft.add_behavior_change(format!("Mail to {address} gets 451: {why}."));
-                self.defer_address(address);
+            let target = TransportTarget::read(&service.name, "transport_maps");
+            let keys = match (service.command.as_str(), pipes::program(service, None)) {
+                ("pipe", Err(_)) => continue,
+                ("pipe", Ok(program)) => program.keys,
+                (command, _) => vec![("type", quoted(command))],
+            };
+            self.used_services.insert(target.channel);
+            if self.names.insert(service.name.clone()) {
+                let mut block = TomlSection::new(&format!("[transport.{}]", service.name));
+                keys.into_iter().for_each(|(key, value)| block.set(key, value, ""));
+                self.draft.add(block);
             }
-            None => {
-                self.draft.add_behavior_change(format!(
-                    "Mail to {address} gets 450 over SMTP, and is routed like its domain if local programs send it: \
-                     {why}."
-                ));
-                self.blocked_recipients
-                    .push((address.to_owned(), format!("450 4.3.5 {}", super::delivery_methods::reply_text(&why))));
-            }
-        }
-    }
-
-    /// The reply of `error:`.
-    fn blocked_reply(&self, target: &TransportTarget) -> Option<String> {
-        match self.reply_method(target) {
-            Some(DeliveryMethod::Reply(reply)) if reply.starts_with('5') => Some(reply),
-            _ => None,
         }
     }
 }

@@ -24,6 +24,19 @@ pub(super) fn list(text: &str) -> Vec<String> {
     split(text, |c| c == ',' || c.is_whitespace())
 }
 
+/// A value, and settings after it if both are in braces: `{ inet:localhost:1, timeout=5s }`.
+pub(super) fn definition_list(text: &str) -> (String, Vec<(String, String)>) {
+    let Some(inside) = braced(text) else { return (text.to_owned(), Vec::new()) };
+    let mut words = list(inside).into_iter();
+    let first = words.next().unwrap_or_default();
+    let settings = words.filter_map(|word| {
+        let word = braced(&word).unwrap_or(&word).to_owned();
+        let (name, value) = word.split_once('=')?;
+        Some((name.trim().to_owned(), value.trim().to_owned()))
+    });
+    (first, settings.collect())
+}
+
 /// The text inside braces that enclose the whole text.
 pub(super) fn braced(text: &str) -> Option<&str> {
     let (inside, rest) = leading_braces(text)?;

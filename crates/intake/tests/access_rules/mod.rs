@@ -15,7 +15,15 @@ use super::server::{Client, GATE_LIMITS, Server, everyone, set_access_rules};
 
 fn rule(stage: Stage, test: Option<ConditionMatcher>, action: RuleAction) -> CompiledRule {
     let conditions = test.into_iter().map(|test| AccessCondition { text: "it".into(), test }).collect();
-    CompiledRule { name: stage.name().into(), list: None, stage, applies_to_users: true, conditions, action }
+    CompiledRule {
+        name: stage.name().into(),
+        list: None,
+        class: None,
+        stage,
+        applies_to_users: true,
+        conditions,
+        action,
+    }
 }
 
 fn server(rules: Vec<CompiledRule>) -> Server {

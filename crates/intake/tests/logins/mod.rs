@@ -93,7 +93,15 @@ async fn relay_networks_have_to_log_in_too_where_that_is_required() {
 }
 
 fn rule(stage: Stage, conditions: Vec<AccessCondition>, action: RuleAction) -> CompiledRule {
-    CompiledRule { name: "rule".into(), list: None, stage, applies_to_users: conditions.is_empty(), conditions, action }
+    CompiledRule {
+        name: "rule".into(),
+        list: None,
+        class: None,
+        stage,
+        applies_to_users: conditions.is_empty(),
+        conditions,
+        action,
+    }
 }
 
 /// Every client here is on a DNS list and refused for it.

@@ -9,6 +9,7 @@ use anyhow::Context;
 use dns::ResolverConfig;
 use filter::access::{
     AccessCondition, AccessRules, CompiledRule, ConditionMatcher, DnsblCheck, HeloFaults, RhsblCheck, RuleSubject,
+    SenderFaults,
 };
 use lookup::dnsbl::{Dnsbl, DnsblConfig};
 use lookup::layers::{BackendSettings, BackendTable, CacheSettings};
@@ -123,7 +124,8 @@ fn compile_rule(rule: &AccessRule, tables: &OpenTables, lists: &DnsblLists) -> C
     }
     conditions.extend(verdict_conditions(rule));
     let (name, list, action) = (rule.name.clone(), rule.list.clone(), rule.action.clone());
-    CompiledRule { name, list, stage: rule.stage, applies_to_users: rule.users, conditions, action }
+    let class = rule.class.clone();
+    CompiledRule { name, list, class, stage: rule.stage, applies_to_users: rule.users, conditions, action }
 }
 
 /// The conditions on names, and on when the client talked.
@@ -149,6 +151,11 @@ fn name_conditions(
         let words = rule.helo_faults.iter().map(|fault| fault.name()).collect();
         let (faults, own_name) = (rule.helo_faults.clone().into(), hostname.to_ascii_lowercase().into());
         add("helo_is", words, ConditionMatcher::HeloFault(HeloFaults { faults, own_name, names: names.clone() }));
+    }
+    if !rule.sender_faults.is_empty() {
+        let words = rule.sender_faults.iter().map(|fault| fault.name()).collect();
+        let faults = rule.sender_faults.clone().into();
+        add("sender_is", words, ConditionMatcher::SenderFault(SenderFaults { faults, names: names.clone() }));
     }
     if let Some((zone, subjects)) = &rule.rhsbl {
         let test = RhsblCheck { list: lists.check(zone), subjects: subjects.clone(), names: names.clone() };

@@ -73,6 +73,22 @@ impl HostNames for DnsHostNames {
             tokio::time::timeout(NAME_TIME_MAX, exists(dns, &name)).await.ok()?
         })
     }
+
+    fn accepts_mail<'a>(&'a self, domain: &'a str) -> HostNameFuture<'a, Option<bool>> {
+        Box::pin(async move {
+            let dns = &**self.dns.as_ref()?;
+            let domain = if domain.is_ascii() { domain.to_owned() } else { idna::domain_to_ascii(domain).ok()? };
+            tokio::time::timeout(NAME_TIME_MAX, accepts_mail(dns, &domain)).await.ok()?
+        })
+    }
+}
+
+/// Whether a domain has a host for its mail (RFC 5321 section 5.1).
+async fn accepts_mail(dns: &dyn DnsLookup, domain: &str) -> Option<bool> {
+    match dns.lookup(domain, QueryType::Mx).await.answer {
+        DnsAnswer::NullMx => Some(false),
+        _ => exists(dns, domain).await,
+    }
 }
 
 /// Whether a name has an address or an MX. None: it may have, but the DNS does not answer.

@@ -32,6 +32,10 @@ impl HostNames for FixedNames {
         self.asked.fetch_add(1, Relaxed);
         Box::pin(std::future::ready(self.exists))
     }
+
+    fn accepts_mail<'a>(&'a self, domain: &'a str) -> HostNameFuture<'a, Option<bool>> {
+        self.exists(domain)
+    }
 }
 
 fn named(states: &[ReverseNameState], names: &Arc<FixedNames>) -> ConditionMatcher {

@@ -1,0 +1,11 @@
+"""Whether Mailrace, with the configuration that `mailrace import postfix` makes, treats mail as Postfix does.
+
+A set-up is a folder in `setups` with files of /etc/postfix in the style of a published guide, and these:
+
+    probes        mail that both servers get (probe.py)
+    servers       optional: the servers around them, such as a next hop, a milter, or a login server (servers.py)
+    differences   optional: differences that are known, and what the import tells about each (comparison.py)
+
+Each set-up runs in namespaces of its own (`python3 -m equivalence` inside), so that both servers have the real
+ports, clients have any address, and nothing leaves the machine. Postfix and Mailrace run one after the other.
+"""

@@ -1,0 +1,76 @@
+"""What became of the probes with each server, and how it differs.
+
+A file `differences` in a set-up has one known difference in each line:
+
+    PATTERN | told | TEXT         the import tells it: its report contains TEXT
+    PATTERN | because | REASON    it is meant; the reason goes into the result
+
+PATTERN is compared with the text of the probe, with * and ?. A probe that Postfix refused or deferred and Mailrace
+accepted, or that went where Postfix sent nothing, is never excused.
+"""
+
+import dataclasses
+import fnmatch
+
+SAME, ELSEWHERE, TOLD, MEANT, DIFFERS, LETS_IN = "same", "another command", "told", "meant", "DIFFERS", "LETS IN"
+
+
+@dataclasses.dataclass(frozen=True)
+class Known:
+    """A line of a file `differences`."""
+
+    pattern: str
+    kind: str
+    text: str
+
+    @classmethod
+    def read(cls, text):
+        """All lines."""
+        lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+        return [cls(*(part.strip() for part in line.split(" | ", 2))) for line in lines]
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """The last answer to a probe, and where its mail went."""
+
+    answer: object
+    places: tuple = ()
+
+    def __str__(self):
+        return "; ".join([str(self.answer), *self.places])
+
+
+@dataclasses.dataclass(frozen=True)
+class Compared:
+    """A probe with both outcomes."""
+
+    probe: object
+    postfix: Outcome
+    mailrace: Outcome
+    kind: str
+    reason: str = ""
+
+    def row(self, setup):
+        """For a table of differences."""
+        code = lambda text: f"`{text}`".replace("|", "\\|")  # noqa: E731
+        return {"set-up": setup, "probe": code(self.probe), "Postfix": str(self.postfix).replace("|", "\\|"),
+                "Mailrace": str(self.mailrace).replace("|", "\\|"), "": f"{self.kind}: {self.reason}".rstrip(": ")}  # fmt: skip
+
+
+def compare(probe, postfix, mailrace, known, told):
+    """The kind of the difference between two outcomes."""
+    verdicts = postfix.answer.verdict, mailrace.answer.verdict
+    if verdicts[0] == verdicts[1] and set(postfix.places) == set(mailrace.places):
+        is_same = postfix.answer.stage == mailrace.answer.stage or verdicts[0] == "accepted"
+        return Compared(probe, postfix, mailrace, SAME if is_same else ELSEWHERE)
+    if verdicts[0] != "accepted" and (verdicts[1] == "accepted" or mailrace.places):
+        return Compared(probe, postfix, mailrace, LETS_IN)
+    for one in known:
+        if not fnmatch.fnmatchcase(str(probe), one.pattern.replace("[", "[[]")):
+            continue
+        if one.kind == "because":
+            return Compared(probe, postfix, mailrace, MEANT, one.text)
+        if one.text in told:
+            return Compared(probe, postfix, mailrace, TOLD, one.text)
+    return Compared(probe, postfix, mailrace, DIFFERS)
