@@ -4,12 +4,12 @@
 //! | rule            | effect                                                                         |
 //! |-----------------|--------------------------------------------------------------------------------|
 //! | `domains`       | a key without a local part, or of another domain, is NotFound without a lookup |
-//! | `separator`     | splits each value; quoted separators do not count, empty parts are left out    |
 //! | `result_format` | a text made of each value; a value or a key that lacks a part of it gives none |
 //! | `values_max`    | with more values, the key is Unavailable                                       |
+//! | `separator`     | splits each value; quoted separators do not count, empty parts are left out    |
 //!
-//! The rules are those of Postfix's lookup tables (mysql_table(5), ldap_table(5)). With a
-//! `result_format` an entry without usable values is NotFound.
+//! The rules are those of Postfix's lookup tables (mysql_table(5), ldap_table(5)), in their order.
+//! With a `result_format` an entry without usable values is NotFound.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -25,12 +25,12 @@ use crate::{LookupAnswer, LookupFuture, LookupStats, Table, TableLayer, TraceFut
 pub struct ConversionRules {
     /// The folded domains whose addresses are looked up. None: all keys.
     pub domains: Option<Vec<Box<str>>>,
-    /// The text between the parts of a value.
-    pub separator: Option<Box<str>>,
     /// The text made of each value.
     pub result_format: Option<ResultFormat>,
-    /// Maximum values per key. None: no limit but that of the table itself.
+    /// Maximum values per key, before they are split. None: no limit but that of the table itself.
     pub values_max: Option<usize>,
+    /// The text between the parts of a value.
+    pub separator: Option<Box<str>>,
 }
 
 impl ConversionRules {
@@ -43,15 +43,21 @@ impl ConversionRules {
         Arc::new(ConvertedTable { rules: self.clone(), domains, table })
     }
 
-    /// The values of an entry with these values. None: the key is not found.
-    fn convert(&self, key: &str, values: Vec<String>) -> Option<Vec<String>> {
-        let values = match &self.separator {
-            Some(separator) => values.iter().flat_map(|value| split(value, separator)).map(str::to_owned).collect(),
+    /// The values of an entry with these values. None: the key is not found. The error is their
+    /// allowed number.
+    fn convert(&self, key: &str, values: Vec<String>) -> Result<Option<Vec<String>>, usize> {
+        let values = match &self.result_format {
+            Some(format) => values.iter().filter_map(|value| format.fill(key, value)).collect(),
             None => values,
         };
-        let Some(format) = &self.result_format else { return Some(values) };
-        let values: Vec<String> = values.iter().filter_map(|value| format.fill(key, value)).collect();
-        (!values.is_empty()).then_some(values)
+        if let Some(most) = self.values_max.filter(|most| values.len() > *most) {
+            return Err(most);
+        }
+        if self.result_format.is_some() && values.is_empty() {
+            return Ok(None);
+        }
+        let Some(separator) = &self.separator else { return Ok(Some(values)) };
+        Ok(Some(values.iter().flat_map(|value| split(value, separator)).map(str::to_owned).collect()))
     }
 }
 
@@ -171,12 +177,12 @@ impl ConvertedTable {
 
     fn convert(&self, key: &str, answer: LookupAnswer) -> LookupAnswer {
         let LookupAnswer::Found(values) = answer else { return answer };
-        match (self.rules.convert(key, values), self.rules.values_max) {
-            (Some(values), Some(most)) if values.len() > most => {
+        match self.rules.convert(key, values) {
+            Ok(Some(values)) => LookupAnswer::Found(values),
+            Ok(None) => LookupAnswer::NotFound,
+            Err(most) => {
                 LookupAnswer::Unavailable(format!("table '{}': more than {most} values for '{key}'", self.name()))
             }
-            (Some(values), _) => LookupAnswer::Found(values),
-            (None, _) => LookupAnswer::NotFound,
         }
     }
 
@@ -306,11 +312,11 @@ mod tests {
         let rules = |values_max| ConversionRules {
             separator: Some(",".into()),
             values_max: Some(values_max),
-            ..ConversionRules::default()
+            ..format("{value}")
         };
-        assert_eq!(answers(rules(2), &["a,b"], &["bob"]).await, [found(&["a", "b"])]);
+        assert_eq!(answers(rules(2), &["a,b", "c", ""], &["bob"]).await, [found(&["a", "b", "c"])]);
         let why = "table 'people': more than 1 values for 'bob'".to_owned();
-        assert_eq!(answers(rules(1), &["a,b"], &["bob"]).await, [LookupAnswer::Unavailable(why)]);
+        assert_eq!(answers(rules(1), &["a", "b"], &["bob"]).await, [LookupAnswer::Unavailable(why)]);
     }
 
     #[test]
