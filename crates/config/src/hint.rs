@@ -23,6 +23,8 @@ const FOREIGN_WORDS: &[(&[&str], &str, &str)] = &[
     (&["inline", "list"], "static", ""),
     (&["union", "pipemap", "unionmap"], "chain", ""),
     (&["pgsql", "postgresql", "psql"], "postgres", ""),
+    (&["mariadb"], "mysql", ""),
+    (&["valkey", "keydb"], "redis", ""),
     (&["sqlite3"], "sqlite", ""),
     (&["ldaps", "ldapi", "ad"], "ldap", "the scheme of `url` selects the connection"),
     (

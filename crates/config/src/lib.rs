@@ -56,7 +56,10 @@ pub use route::{FixedHop, RouteRule as Route};
 pub use secret::without_secrets;
 pub use signing::{SigningKeySettings, SigningSettings, check_signing_keys};
 pub use srs::{SrsSecretFile, SrsSettings, check_srs_secrets};
-pub use table::{LdapReplicaConfig, LdapTableConfig, PostgresTableConfig, SqliteTableConfig, TableConfig, TableKind};
+pub use table::{
+    LdapReplicaConfig, LdapTableConfig, MysqlTableConfig, PostgresTableConfig, RedisTableConfig, SqliteTableConfig,
+    TableConfig, TableKind,
+};
 pub use tls::{CertificateSettings, ServerTlsSettings, TlsVersion};
 pub use transport::{
     MailboxPathTableSettings, MaildirTransportSettings, PipeTransportSettings, QuotaSettings, RelayAuthSettings,

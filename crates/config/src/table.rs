@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ldap::LdapConfig;
+use lookup::conversion::ConversionRules;
 use lookup::layers::BackendSettings;
-use lookup::{postgres, sqlite};
+use lookup::{mysql, postgres, redis, sqlite};
 
 /// A lookup table.
 #[derive(Clone, Debug, PartialEq)]
@@ -15,6 +16,8 @@ pub struct TableConfig {
     pub name: Box<str>,
     /// The source of its answers.
     pub kind: TableKind,
+    /// What is done to its keys and values.
+    pub conversion: ConversionRules,
 }
 
 /// The source of a table's answers.
@@ -56,6 +59,10 @@ pub enum TableKind {
     Sqlite(Box<SqliteTableConfig>),
     /// A PostgreSQL server.
     Postgres(Box<PostgresTableConfig>),
+    /// A MySQL or MariaDB server.
+    Mysql(Box<MysqlTableConfig>),
+    /// A Redis server.
+    Redis(Box<RedisTableConfig>),
     /// An LDAP server.
     Ldap(Box<LdapTableConfig>),
 }
@@ -72,7 +79,20 @@ impl TableKind {
             TableKind::Chain { .. } => "chain",
             TableKind::Sqlite(_) => "sqlite",
             TableKind::Postgres(_) => "postgres",
+            TableKind::Mysql(_) => "mysql",
+            TableKind::Redis(_) => "redis",
             TableKind::Ldap(_) => "ldap",
+        }
+    }
+
+    /// The file with the password of a server.
+    pub fn password_file(&self) -> Option<&PathBuf> {
+        match self {
+            TableKind::Postgres(postgres) => postgres.password_file.as_ref(),
+            TableKind::Mysql(mysql) => mysql.password_file.as_ref(),
+            TableKind::Redis(redis) => redis.password_file.as_ref(),
+            TableKind::Ldap(ldap) => ldap.password_file.as_ref(),
+            _ => None,
         }
     }
 }
@@ -97,6 +117,44 @@ pub struct PostgresTableConfig {
     pub ca_file: Option<PathBuf>,
     /// The query, which contains `$1`.
     pub query: Box<str>,
+    /// The time limit of one request.
+    pub timeout: Duration,
+    /// The time limit of a connection to one address of one host.
+    pub connect_timeout: Duration,
+    /// The cache and the limits in front of it. Each concurrent request has its own connection.
+    pub lookup_settings: BackendSettings,
+}
+
+/// A table in a MySQL or MariaDB database.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MysqlTableConfig {
+    /// The servers.
+    pub url: mysql::MysqlUrl,
+    /// The file with the password; None if the URL has it, or if the server needs none.
+    pub password_file: Option<PathBuf>,
+    /// CA certificates in PEM that may sign the server's. None: those of the system.
+    pub ca_file: Option<PathBuf>,
+    /// The query for one key.
+    pub query: mysql::MysqlQuery,
+    /// The time limit of one request.
+    pub timeout: Duration,
+    /// The time limit of a connection to one address of one host.
+    pub connect_timeout: Duration,
+    /// The cache and the limits in front of it. Each concurrent request has its own connection.
+    pub lookup_settings: BackendSettings,
+}
+
+/// A table in Redis.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RedisTableConfig {
+    /// The servers.
+    pub url: redis::RedisUrl,
+    /// The file with the password; None if the URL has it, or if the server needs none.
+    pub password_file: Option<PathBuf>,
+    /// CA certificates in PEM that may sign the server's. None: those of the system.
+    pub ca_file: Option<PathBuf>,
+    /// What is asked for a key.
+    pub command: redis::RedisCommand,
     /// The time limit of one request.
     pub timeout: Duration,
     /// The time limit of a connection to one address of one host.

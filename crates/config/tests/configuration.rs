@@ -44,7 +44,7 @@ fn the_examples_of_the_built_in_text_are_sound() {
     let is_other = |line: &&str| others.iter().any(|other| line.starts_with(other));
     let text: Vec<_> = with_examples().filter(|line| !is_other(line)).collect();
     let config = parse(&text.join("\n")).unwrap();
-    assert_eq!((config.tables.len(), config.routes.len(), config.next_hops.len()), (10, 2, 1));
+    assert_eq!((config.tables.len(), config.routes.len(), config.next_hops.len()), (12, 2, 1));
     assert!(config.load.limits.refuse_above.is_some() && !config.queues[1].rules.is_empty());
 }
 

@@ -4,10 +4,13 @@
 use std::time::Duration;
 
 use config::{
-    Config, LdapReplicaConfig, LdapTableConfig, PostgresTableConfig, SqliteTableConfig, TableConfig, TableKind,
+    Config, LdapReplicaConfig, LdapTableConfig, MysqlTableConfig, PostgresTableConfig, RedisTableConfig,
+    SqliteTableConfig, TableConfig, TableKind,
 };
 use ldap::{GroupMembersConfig, LdapBindMethod, LdapConfig, LdapConnectionConfig, SearchScope};
+use lookup::conversion::ConversionRules;
 use lookup::layers::{BackendSettings, CacheSettings};
+use lookup::redis::{RedisCommand, RedisCommandKind};
 use lookup::sqlite;
 
 fn parse(text: &str) -> Result<Config, String> {
@@ -48,6 +51,10 @@ fn tables_are_in_the_order_of_the_text() {
         "sqlite: sqlite with defaults",
         "postgres: postgres",
         "postgres: postgres with defaults",
+        "mysql: mysql",
+        "mysql: mysql with defaults",
+        "redis: redis",
+        "redis: redis with defaults",
         "ldap: directory",
         "ldap: copy",
         "ldap: copy with defaults",
@@ -114,6 +121,77 @@ fn every_setting_of_databases_arrives() {
     assert_eq!(kind("postgres with defaults"), TableKind::Postgres(Box::new(postgres)));
 }
 
+/// Settings of the layers, all of which begin with the same digit.
+fn layers(tens: u64) -> BackendSettings {
+    BackendSettings {
+        cache: None,
+        batch_max: tens as usize + 3,
+        concurrency: tens as usize + 4,
+        wait_max: seconds(tens + 5),
+        failures_max: tens as usize + 6,
+        probe_interval: seconds(tens + 7),
+        ..BackendSettings::default()
+    }
+}
+
+#[test]
+fn every_setting_of_mysql_arrives() {
+    let mysql = MysqlTableConfig {
+        url: "mysql://mail:hidden@db1:3307,db2/mail?ssl-mode=required".parse().unwrap(),
+        password_file: None,
+        ca_file: Some("/data/ca.pem".into()),
+        query: "SELECT goto FROM alias WHERE address = :key".parse().unwrap(),
+        timeout: seconds(61),
+        connect_timeout: seconds(62),
+        lookup_settings: layers(60),
+    };
+    assert_eq!(kind("mysql"), TableKind::Mysql(Box::new(mysql)));
+    let conversion = ConversionRules {
+        domains: Some(vec!["example.org".into(), "example.com".into()]),
+        separator: Some(",".into()),
+        result_format: Some("{value_local}@{domain}".parse().unwrap()),
+        values_max: Some(68),
+    };
+    let with_rules: Vec<_> =
+        tables().into_iter().filter(|table| table.conversion != ConversionRules::default()).collect();
+    assert!(with_rules.len() == 1 && with_rules[0].conversion == conversion, "{with_rules:?}");
+    let mysql = MysqlTableConfig {
+        url: "mysql:///mail?socket=/run/mysqld/mysqld.sock".parse().unwrap(),
+        password_file: Some("/data/password".into()),
+        ca_file: None,
+        query: "SELECT 1 WHERE :label2".parse().unwrap(),
+        timeout: seconds(10),
+        connect_timeout: seconds(5),
+        lookup_settings: BackendSettings::default(),
+    };
+    assert_eq!(kind("mysql with defaults"), TableKind::Mysql(Box::new(mysql)));
+}
+
+#[test]
+fn every_setting_of_redis_arrives() {
+    let command = |kind, key: &str| RedisCommand { kind, key: key.parse().unwrap() };
+    let redis = RedisTableConfig {
+        url: "rediss://mail:hidden@db1,db2:6380/1".parse().unwrap(),
+        password_file: None,
+        ca_file: Some("/data/ca.pem".into()),
+        command: command(RedisCommandKind::Hget("{local}".parse().unwrap()), "aliases:{domain}"),
+        timeout: seconds(71),
+        connect_timeout: seconds(72),
+        lookup_settings: layers(70),
+    };
+    assert_eq!(kind("redis"), TableKind::Redis(Box::new(redis)));
+    let redis = RedisTableConfig {
+        url: "redis://db".parse().unwrap(),
+        password_file: Some("/data/password".into()),
+        ca_file: None,
+        command: command(RedisCommandKind::Get, "alias:{key}"),
+        timeout: seconds(10),
+        connect_timeout: seconds(5),
+        lookup_settings: BackendSettings::default(),
+    };
+    assert_eq!(kind("redis with defaults"), TableKind::Redis(Box::new(redis)));
+}
+
 /// A directory with only the mandatory keys.
 fn directory(url: &str) -> LdapConfig {
     LdapConfig {
@@ -131,6 +209,7 @@ fn directory(url: &str) -> LdapConfig {
         results: Vec::new(),
         members: None,
         values_max: 1000,
+        entries_max: None,
         referrals: false,
     }
 }
@@ -151,8 +230,14 @@ fn every_setting_of_directories_arrives() {
         scope: SearchScope::One,
         filter: "(&(objectClass=person)(|(mail={key})(alias={key})))".parse().unwrap(),
         results: vec!["mail".parse().unwrap(), "{mailMessageStore}/Maildir/".parse().unwrap()],
-        members: Some(GroupMembersConfig { attribute: "member".into(), depth_max: 31 }),
+        members: Some(GroupMembersConfig {
+            attributes: vec!["member".into()],
+            leaf_results: vec!["mail".parse().unwrap()],
+            terminal_results: vec!["maildrop".parse().unwrap()],
+            depth_max: 31,
+        }),
         values_max: 32,
+        entries_max: Some(30),
         referrals: true,
     };
     let cache =

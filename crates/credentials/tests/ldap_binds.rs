@@ -42,6 +42,7 @@ fn credentials_by(server: &Server, filter: &str, timeout: Duration, binds_at_onc
         results: Vec::new(),
         members: None,
         values_max: LdapConfig::VALUES_MAX,
+        entries_max: None,
         referrals: false,
     };
     let settings = CredentialCheckerSettings {

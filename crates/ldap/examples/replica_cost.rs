@@ -79,6 +79,7 @@ fn config(url: &str, base: &str, file: &str) -> Result<ReplicaConfig, Box<dyn Er
         results: vec!["description".parse()?],
         members: None,
         values_max: LdapConfig::VALUES_MAX,
+        entries_max: None,
         referrals: false,
     };
     let (poll_every, removals_max) = (Duration::from_secs(5), ReplicaConfig::REMOVALS_MAX);

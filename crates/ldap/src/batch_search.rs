@@ -145,7 +145,7 @@ impl<'a> BatchSearch<'a> {
             is_ambiguous |= !index.owners(entry, &mut owners);
             for &owner in &owners {
                 is_matched[owner] = true;
-                results[part[owner]].add(entry, self.config, self.schema);
+                results[part[owner]].add_found(entry, self.config, self.schema);
             }
             true
         };
@@ -229,7 +229,7 @@ impl<'a> BatchSearch<'a> {
         let take = &mut |entry: &SearchEntry| {
             let likeness = |spelling: &KeySpelling| spelling.compare(entry, self.config, self.schema);
             match spelling.as_ref().map_or(KeyMatch::Same, likeness) {
-                KeyMatch::Same => result.add(entry, self.config, self.schema),
+                KeyMatch::Same => result.add_found(entry, self.config, self.schema),
                 KeyMatch::Other => {}
                 KeyMatch::Unknown => is_ambiguous = true,
             }

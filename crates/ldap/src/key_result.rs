@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use super::LdapConfig;
 use super::message::SearchEntry;
+use super::result::ResultTemplate;
 use super::schema::Schema;
 use lookup::LookupAnswer;
 
@@ -13,7 +14,8 @@ const LINEAR_SCAN_MAX: usize = 16;
 /// The results for one key.
 #[derive(Debug, Default)]
 pub(super) struct KeyResult {
-    is_found: bool,
+    /// Entries found by the search itself.
+    entries: usize,
     values: Vec<String>,
     /// The values again, if they are many.
     seen: HashSet<String>,
@@ -41,35 +43,78 @@ impl KeyResult {
         self.error.is_some()
     }
 
+    /// Adds an entry that the search itself has found.
+    pub(super) fn add_found(&mut self, entry: &SearchEntry, config: &LdapConfig, schema: &Schema) {
+        self.entries += 1;
+        if let Some(most) = config.entries_max.filter(|most| self.entries > *most) {
+            self.set_error(format!("more than {most} entries"));
+        }
+        self.add(entry, config, schema);
+    }
+
     /// Adds an entry.
     pub(super) fn add(&mut self, entry: &SearchEntry, config: &LdapConfig, schema: &Schema) {
-        self.is_found = true;
         if self.has_error() {
             return;
         }
-        for template in &config.results {
-            let added = template.values(entry, schema, &mut |value| self.add_value(value, config.values_max));
+        let Some(members) = config.members.as_ref().filter(|_| config.asks_values()) else {
+            self.add_results(&config.results, entry, config, schema);
+            return;
+        };
+        self.dns.push(entry.dn().to_owned());
+        if self.dns.len() > config.group_entries_max() {
+            self.set_error(format!("more than {} groups", config.group_entries_max()));
+        }
+        if self.add_results(&members.terminal_results, entry, config, schema) {
+            return;
+        }
+        self.add_results(&config.results, entry, config, schema);
+        if !self.add_members(&members.attributes, entry, schema) {
+            self.add_results(&members.leaf_results, entry, config, schema);
+        }
+    }
+
+    /// Adds these results of an entry. Returns whether it has any.
+    fn add_results(
+        &mut self,
+        results: &[ResultTemplate],
+        entry: &SearchEntry,
+        config: &LdapConfig,
+        schema: &Schema,
+    ) -> bool {
+        let mut has_values = false;
+        for template in results {
+            let added = template.values(entry, schema, &mut |value| {
+                has_values = true;
+                self.add_value(value, config.values_max)
+            });
             if let Err(unusable) = added {
                 self.set_error(unusable);
             }
         }
-        if let Some(members) = config.members.as_ref().filter(|_| !config.results.is_empty()) {
-            self.dns.push(entry.dn().to_owned());
-            match super::result::text_values(entry, &members.attribute, schema) {
-                Ok(dns) => self.members.extend(dns.into_iter().map(str::to_owned)),
+        has_values
+    }
+
+    /// Adds the members of an entry. Returns whether it has any.
+    fn add_members(&mut self, attributes: &[Box<str>], entry: &SearchEntry, schema: &Schema) -> bool {
+        let mut has_members = false;
+        for attribute in attributes {
+            match super::result::text_values(entry, attribute, schema) {
+                Ok(dns) => {
+                    has_members |= !dns.is_empty();
+                    self.members.extend(dns.into_iter().map(str::to_owned));
+                }
                 Err(unusable) => self.set_error(unusable),
             }
-            if self.dns.len() > config.group_entries_max() {
-                self.set_error(format!("more than {} groups", config.group_entries_max()));
-            }
         }
+        has_members
     }
 
     /// The answer. An entry without values counts as not found, unless only existence matters.
     pub(super) fn into_answer(self, config: &LdapConfig, server: &str) -> LookupAnswer {
         match self.error {
             Some(fault) => LookupAnswer::Unavailable(format!("{server}: {fault}")),
-            None if self.is_found && (config.results.is_empty() || !self.values.is_empty()) => {
+            None if self.entries > 0 && (!config.asks_values() || !self.values.is_empty()) => {
                 LookupAnswer::Found(self.values)
             }
             None => LookupAnswer::NotFound,

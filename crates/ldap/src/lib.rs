@@ -78,6 +78,9 @@ pub struct LdapConfig {
     pub members: Option<GroupMembersConfig>,
     /// Maximum values per key; a key with more is Unavailable.
     pub values_max: usize,
+    /// Maximum entries that the search may find for a key, without members; a key with more is
+    /// Unavailable. None: no limit.
+    pub entries_max: Option<usize>,
     /// Whether to follow referrals, with the same credentials. They are never followed from a
     /// private connection (TLS or Unix socket) to one without TLS. If false, search references are
     /// ignored, so entries behind them are NotFound.
@@ -100,18 +103,36 @@ impl LdapConfig {
         self.values_max.saturating_mul(2)
     }
 
+    /// Whether values matter, and not only that an entry exists.
+    pub(crate) fn asks_values(&self) -> bool {
+        let of_members = |members: &GroupMembersConfig| members.results().next().is_some();
+        !self.results.is_empty() || self.members.as_ref().is_some_and(of_members)
+    }
+
     /// The attributes of results and members, possibly with duplicates.
     pub(crate) fn result_names(&self) -> impl Iterator<Item = &str> {
-        let members = self.members.iter().filter(|_| !self.results.is_empty()).map(|members| &*members.attribute);
-        self.results.iter().flat_map(ResultTemplate::attributes).chain(members)
+        let members = || self.members.iter().filter(|_| self.asks_values());
+        let results = self.results.iter().chain(members().flat_map(GroupMembersConfig::results));
+        let attributes = members().flat_map(|members| members.attributes.iter().map(|name| &**name));
+        results.flat_map(ResultTemplate::attributes).chain(attributes)
     }
 }
 
 /// Groups, which name their members by DN.
+///
+/// | entry                     | its values                                                       |
+/// |---------------------------|------------------------------------------------------------------|
+/// | with a terminal result    | only the terminal results; its members are not read              |
+/// | with members              | the results of the table; its members are read                   |
+/// | without members           | the results of the table, and the leaf results                   |
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupMembersConfig {
-    /// The attribute with the members' DNs.
-    pub attribute: Box<str>,
+    /// The attributes with the members' DNs.
+    pub attributes: Vec<Box<str>>,
+    /// Results of entries without members.
+    pub leaf_results: Vec<ResultTemplate>,
+    /// Results that end the search for others in an entry that has them.
+    pub terminal_results: Vec<ResultTemplate>,
     /// Maximum nesting; a key of a deeper group is Unavailable.
     pub depth_max: usize,
 }
@@ -119,6 +140,11 @@ pub struct GroupMembersConfig {
 impl GroupMembersConfig {
     /// The default of `depth_max`.
     pub const DEPTH_MAX: usize = 5;
+
+    /// All its results.
+    fn results(&self) -> impl Iterator<Item = &ResultTemplate> {
+        self.leaf_results.iter().chain(&self.terminal_results)
+    }
 }
 
 /// The scope of a search (RFC 4511 section 4.5.1.2).

@@ -1,4 +1,5 @@
-//! Templates of search filters (RFC 4515) with `{key}`, `{local}` and `{domain}` in values.
+//! Templates of search filters (RFC 4515) with `{key}`, `{local}`, `{domain}` and `{label1}` to
+//! `{label9}` in values.
 //!
 //! A template is parsed once and then encoded for each request. Keys are inserted into the encoded
 //! filter, never into its text, so a key cannot change what the filter means.
@@ -7,13 +8,16 @@
 //! |-------------|-----------------------|----------------------------|
 //! | `{key}`     | `bob@example.org`     | `bob`                      |
 //! | `{local}`   | `bob`                 | `bob`                      |
-//! | `{domain}`  | `example.org`         | empty: finds nothing       |
+//! | `{domain}`  | `example.org`         | none: finds nothing        |
+//! | `{label1}`  | `org`                 | none: finds nothing        |
 //!
 //! Keys can share a search if the filter has the form `K` or `(&(const)..(K))` with constant parts,
 //! where `K` is an equality `(attr={key})` or an OR of these.
 
 use std::fmt;
 use std::str::FromStr;
+
+use lookup::key_part::KeyPart;
 
 use super::ber::{BerWriter, OCTETS, SEQUENCE};
 
@@ -74,9 +78,7 @@ type ValueTemplate = Vec<ValuePart>;
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum ValuePart {
     Octets(Vec<u8>),
-    Key,
-    Local,
-    Domain,
+    Key(KeyPart),
 }
 
 /// What to insert for equalities with the key.
@@ -162,7 +164,7 @@ impl FilterNode {
         match self {
             // With options it is another attribute, which the schema does not describe.
             FilterNode::Compare(EQUALITY, attribute, value) if !attribute.contains(';') => {
-                (value[..] == [ValuePart::Key]).then_some(&**attribute)
+                (value[..] == [ValuePart::Key(KeyPart::Key)]).then_some(&**attribute)
             }
             _ => None,
         }
@@ -244,23 +246,16 @@ fn write_substrings(parts: &[ValueTemplate], fill: KeyFill<'_>, writer: &mut Ber
 
 fn write_value(tag: u8, value: &ValueTemplate, fill: KeyFill<'_>, writer: &mut BerWriter) -> bool {
     let key = if let KeyFill::Key(key) = fill { key } else { "" };
-    let (local, domain) = key.rsplit_once('@').unwrap_or((key, ""));
     let mut octets = Vec::new();
     for piece in value {
-        let part = match piece {
-            ValuePart::Octets(fixed) => {
-                octets.extend_from_slice(fixed);
-                continue;
-            }
-            ValuePart::Key => key,
-            ValuePart::Local => local,
-            ValuePart::Domain => domain,
-        };
-        // With an empty part the filter would match more than intended.
-        if part.is_empty() {
-            return false;
+        match piece {
+            ValuePart::Octets(fixed) => octets.extend_from_slice(fixed),
+            ValuePart::Key(part) => match part.of(key) {
+                Some(part) => octets.extend_from_slice(part.as_bytes()),
+                // Without a part the filter would match more than intended.
+                None => return false,
+            },
         }
-        octets.extend_from_slice(part.as_bytes());
     }
     writer.octets(tag, &octets);
     true
@@ -385,14 +380,14 @@ impl<'a> Parser<'a> {
     }
 
     fn placeholder(&mut self) -> Result<ValuePart, FilterError> {
-        for (name, piece) in [("{key}", ValuePart::Key), ("{local}", ValuePart::Local), ("{domain}", ValuePart::Domain)]
+        let named = self.rest.strip_prefix('{').and_then(|rest| rest.split_once('}'));
+        if let Some((name, rest)) = named
+            && let Some(part) = KeyPart::parse(name)
         {
-            if let Some(rest) = self.rest.strip_prefix(name) {
-                self.rest = rest;
-                return Ok(piece);
-            }
+            self.rest = rest;
+            return Ok(ValuePart::Key(part));
         }
-        Err(self.expected("{key}, {local} or {domain} (write a literal brace as \\7b)"))
+        Err(self.expected("{key}, {local}, {domain} or {label1} to {label9} (write a literal brace as \\7b)"))
     }
 
     fn take_while(&mut self, belongs: impl Fn(char) -> bool) -> &'a str {
@@ -494,6 +489,8 @@ mod tests {
         {
             assert_eq!(filter(template).for_key(key), None, "{template} {key}");
         }
+        assert_eq!(filter("(a={label2})").for_key("b@x"), None);
+        assert_eq!(filter("(a={label2})").for_key("b@y.x"), Some(encoded_by_ldap3("(a=y)")));
         assert_eq!(filter("(a={local})").for_key("bob"), Some(encoded_by_ldap3("(a=bob)")));
         assert_eq!(filter("(a={local})").for_key("a@b@c"), Some(encoded_by_ldap3("(a=a@b)")));
         assert_eq!(filter("(|(a={key})(b={domain}))").for_key("bob"), None);
@@ -542,7 +539,10 @@ mod tests {
             ("mail={key}", "invalid filter 'mail={key}' (RFC 4515): expected '(' at 'mail={key}'"),
             ("(mail={key}", "invalid filter '(mail={key}' (RFC 4515): expected ')' at ''"),
             ("(mail={key}))", "invalid filter '(mail={key}))' (RFC 4515): expected the end at ')'"),
-            ("(mail={user})", "expected {key}, {local} or {domain} (write a literal brace as \\7b) at '{user})'"),
+            (
+                "(mail={user})",
+                "expected {key}, {local}, {domain} or {label1} to {label9} (write a literal brace as \\7b) at '{user})'",
+            ),
             ("(mail=\\2{key})", "expected two hexadecimal digits after '\\' at '\\2{key})'"),
             ("(ma il={key})", "expected '=', '>=', '<=', '~=' or ':' at ' il={key})'"),
             ("(={key})", "expected '&', '|', '!' or an attribute name at '={key})'"),

@@ -8,25 +8,38 @@
 
 pub mod arena;
 pub mod backend;
+mod byte_stream;
+mod ca_certificates;
 pub mod cdb;
 pub mod chain;
+mod connection_pool;
+pub mod conversion;
 pub mod directory;
 pub mod dnsbl;
 mod event;
 pub mod fixed;
+pub mod key_part;
 pub mod layers;
+pub mod mysql;
 pub mod postgres;
+pub mod redis;
 pub mod regexp;
+mod request_error;
+mod server_url;
 pub mod sqlite;
 mod stats;
+mod template;
 pub mod text;
 pub mod unavailable;
 
 use std::pin::Pin;
 use std::time::Duration;
 
+pub use ca_certificates::CaCertificatesError;
 pub use event::{TableEvent, TableEventHandler};
+pub use server_url::{ServerAddress, ServerUrlError};
 pub use stats::{BackendDown, LookupStats, ReplicaStats};
+pub use template::{KeyTemplate, TemplateError};
 use unicode_normalization::UnicodeNormalization;
 
 /// The answer of a table for one key.

@@ -1,8 +1,8 @@
 //! Tables in an SQLite database, opened read-only.
 //!
-//! The query runs once per key. `:key` is the key; `:local` and `:domain` are the parts before and
-//! after its last `@` (without `@`, `:local` is the key and `:domain` is empty). All columns of all
-//! rows are values, in order. NULL is skipped, numbers become text. No rows means NotFound.
+//! The query runs once per key. `:key`, `:local`, `:domain` and `:label1` to `:label9` are the parts
+//! of the key ([`KeyPart`]); a key that lacks one of them is NotFound. All columns of all rows are
+//! values, in order. NULL is skipped, numbers become text. No rows means NotFound.
 //!
 //! ```sql
 //! SELECT target FROM aliases WHERE address = :key
@@ -24,6 +24,7 @@ use rusqlite::{CachedStatement, Connection, ErrorCode, OpenFlags, Row};
 
 use crate::LookupAnswer;
 use crate::backend::{Backend, BackendFailure, BackendFuture, ProbeFuture};
+use crate::key_part::KeyPart;
 
 /// Values per key.
 const VALUES_MAX: usize = 10_000;
@@ -35,7 +36,7 @@ const STEPS_PER_CLOCK_CHECK: i32 = 10_000;
 pub struct SqliteConfig {
     /// The database file.
     pub path: PathBuf,
-    /// The query for one key, with the parameters `:key`, `:local` and `:domain`.
+    /// The query for one key, with parts of it as parameters.
     pub query: Box<str>,
     /// How long to wait for a writer, and how long one request may take.
     pub timeout: Duration,
@@ -65,9 +66,9 @@ enum SqliteError {
     File(#[from] std::io::Error),
     #[error("{0}")]
     Sqlite(#[from] rusqlite::Error),
-    #[error("the query has no :key, :local or :domain: all keys would get the same answer")]
+    #[error("the query has no part of the key, such as :key: all keys would get the same answer")]
     NoKey,
-    #[error("the query has the unknown parameter '{0}': use :key, :local or :domain")]
+    #[error("the query has the unknown parameter '{0}': use :key, :local, :domain or :label1 to :label9")]
     Parameter(String),
     #[error("the query would change the database")]
     Writes,
@@ -177,19 +178,25 @@ fn check(statement: &CachedStatement<'_>) -> Result<(), SqliteError> {
     if statement.parameter_count() == 0 {
         return Err(SqliteError::NoKey);
     }
-    let names = (1..=statement.parameter_count()).map(|place| statement.parameter_name(place).unwrap_or("?"));
-    match names.into_iter().find(|name| ![":key", ":local", ":domain"].contains(name)) {
-        Some(name) => Err(SqliteError::Parameter(name.to_owned())),
-        None => Ok(()),
-    }
+    key_parts(statement).map(drop)
+}
+
+/// The part of the key for each parameter.
+fn key_parts(statement: &CachedStatement<'_>) -> Result<Vec<KeyPart>, SqliteError> {
+    let part = |place| {
+        let name = statement.parameter_name(place).unwrap_or("?");
+        let part = name.strip_prefix(':').and_then(KeyPart::parse);
+        part.ok_or_else(|| SqliteError::Parameter(name.to_owned()))
+    };
+    (1..=statement.parameter_count()).map(part).collect()
 }
 
 /// Runs the query for one key.
 fn find(statement: &mut CachedStatement<'_>, key: &str) -> Result<LookupAnswer, SqliteError> {
-    let (local, domain) = key.rsplit_once('@').unwrap_or((key, ""));
-    for (name, value) in [(":key", key), (":local", local), (":domain", domain)] {
-        if let Some(place) = statement.parameter_index(name)? {
-            statement.raw_bind_parameter(place, value)?;
+    for (place, part) in (1..).zip(key_parts(statement)?) {
+        match part.of(key) {
+            Some(value) => statement.raw_bind_parameter(place, value)?,
+            None => return Ok(LookupAnswer::NotFound),
         }
     }
     let mut rows = statement.raw_query();

@@ -130,8 +130,10 @@ fn describe_table(kind: &TableKind) -> String {
         TableKind::Unavailable { reason, .. } => format!("{word}: {reason}"),
         TableKind::Chain { tables } => format!("{word} of {}", tables.join(", ")),
         TableKind::Sqlite(sqlite) => format!("{word} {}", sqlite.database.path.display()),
-        // Neither URL shows a password.
+        // No URL shows a password.
         TableKind::Postgres(postgres) => format!("{word} {}", postgres.url),
+        TableKind::Mysql(mysql) => format!("{word} {}", mysql.url),
+        TableKind::Redis(redis) => format!("{word} {}", redis.url),
         TableKind::Ldap(ldap) => {
             let urls: Vec<String> = ldap.directory.servers.urls.iter().map(ToString::to_string).collect();
             format!("{word} {}{}", urls.join(", "), if ldap.replica.is_some() { " (replica)" } else { "" })
@@ -281,6 +283,8 @@ fn readable_secret_warnings(loaded: &LoadedConfig) -> Vec<String> {
     let kinds = || loaded.config.tables.iter().map(|table| &table.kind);
     let is_in_text = |kind: &TableKind| match kind {
         TableKind::Postgres(postgres) => postgres.url.has_password(),
+        TableKind::Mysql(mysql) => mysql.url.has_password(),
+        TableKind::Redis(redis) => redis.url.has_password(),
         TableKind::Ldap(ldap) => {
             matches!(&ldap.directory.servers.bind, LdapBindMethod::Simple { password, .. } if !password.is_empty())
         }
@@ -290,11 +294,7 @@ fn readable_secret_warnings(loaded: &LoadedConfig) -> Vec<String> {
         ConfigSource::File(file) if kinds().any(is_in_text) => Some(file),
         ConfigSource::File(_) | ConfigSource::BuiltIn => None,
     };
-    let others = kinds().filter_map(|kind| match kind {
-        TableKind::Postgres(postgres) => postgres.password_file.as_ref(),
-        TableKind::Ldap(ldap) => ldap.password_file.as_ref(),
-        _ => None,
-    });
+    let others = kinds().filter_map(TableKind::password_file);
     let master = match &loaded.config.proxy.account {
         BackendAccountSettings::Master { password_file, .. } => Some(password_file),
         BackendAccountSettings::User | BackendAccountSettings::UserUnchecked => None,
@@ -442,12 +442,18 @@ mod tests {
             readable_secret_warnings(&LoadedConfig { source: ConfigSource::File(text.clone()), text: table, config })
         };
         let postgres = |url| format!("type = \"postgres\"\nurl = {url:?}\nquery = \"SELECT $1\"");
+        let mysql = |url| format!("type = \"mysql\"\nurl = {url:?}\nquery = \"SELECT :key\"");
+        let redis = |url| format!("type = \"redis\"\nurl = {url:?}\nkey = \"{{key}}\"");
         let ldap = "type = \"ldap\"\nurl = \"ldap://a\"\nbase = \"dc=a\"\nfilter = \"(mail={key})\"";
         let bound = format!("{ldap}\nbind_dn = \"cn=a\"\n");
         let (in_text, in_file) = (format!("{bound}password = \"p\""), format!("{bound}password_file = {password:?}"));
         for (table, file) in [
             (postgres("host=a password=p"), Some(&text)),
             (postgres("host=a"), None),
+            (mysql("mysql://a:p@b"), Some(&text)),
+            (format!("{}\npassword_file = {password:?}", mysql("mysql://a@b")), Some(&password)),
+            (redis("redis://a:p@b"), Some(&text)),
+            (redis("redis://b"), None),
             (format!("{}\npassword_file = {password:?}", postgres("host=a")), Some(&password)),
             (in_text, Some(&text)),
             (in_file, Some(&password)),

@@ -108,6 +108,15 @@ example!(
     ]
 );
 example!(pgsql, [("/etc/postfix/pgsql-aliases.cf", include_str!("postfix/pgsql-aliases"))]);
+// MYSQL_README, with the tables of PostfixAdmin.
+example!(
+    mysql,
+    [
+        ("/etc/postfix/mysql-aliases.cf", include_str!("postfix/mysql-aliases")),
+        ("/etc/postfix/mysql-domains.cf", include_str!("postfix/mysql-domains")),
+        ("/etc/postfix/mysql-mailboxes.cf", include_str!("postfix/mysql-mailboxes")),
+    ]
+);
 // ADDRESS_REWRITING_README, and what is not supported.
 example!(rewriting, [("/etc/postfix/regexp", "/^(.*)@old\\.example$/\n  $1@example.com\n")]);
 example!(

@@ -59,8 +59,11 @@ impl SearchParameter {
             (SearchParameter::Concurrency, Scenario::DeliverMaildir) => setting("queue.local.concurrency"),
             (SearchParameter::Concurrency, Scenario::Relay) => setting("transport.smtp.connections"),
             (SearchParameter::Batch, Scenario::Lookup) => {
-                let none =
-                    || TargetError("no table has a batch: search batch needs one of type ldap or postgres".into());
+                let none = || {
+                    TargetError(
+                        "no table has a batch: search batch needs one of type ldap, postgres, mysql or redis".into(),
+                    )
+                };
                 let (table, _) = settings.table_batch.first().ok_or_else(none)?;
                 setting(&format!("table.\"{table}\".batch"))
             }

@@ -139,6 +139,8 @@ fn table_batch(config: &Config) -> Vec<(String, u64)> {
         let settings = match &table.kind {
             TableKind::Ldap(ldap) => &ldap.lookup_settings,
             TableKind::Postgres(postgres) => &postgres.lookup_settings,
+            TableKind::Mysql(mysql) => &mysql.lookup_settings,
+            TableKind::Redis(redis) => &redis.lookup_settings,
             _ => return None,
         };
         Some((table.name.to_string(), settings.batch_max as u64))

@@ -1,8 +1,10 @@
 //! `[[table]]`: lookup tables. The key `type` determines which other keys are allowed.
 
 mod chains;
+mod conversion;
 mod layers;
 mod ldap;
+mod redis;
 mod sql;
 
 use std::fmt::Display;
@@ -31,6 +33,8 @@ enum Type {
     Chain,
     Sqlite,
     Postgres,
+    Mysql,
+    Redis,
     Ldap,
 }
 
@@ -44,31 +48,40 @@ const TYPE: Keywords<Type> = Keywords {
         ("chain", Type::Chain),
         ("sqlite", Type::Sqlite),
         ("postgres", Type::Postgres),
+        ("mysql", Type::Mysql),
+        ("redis", Type::Redis),
         ("ldap", Type::Ldap),
     ],
     planned: &[],
 };
 
 /// All keys but `name` and `type`, with the types that have them.
-const KEYS: [(&str, &[Type]); 29] = {
+const KEYS: [(&str, &[Type]); 38] = {
     use Type::*;
     [
         ("path", &[Text, Cdb, Regexp, Sqlite, Unavailable]),
         ("values", &[Static]),
         ("reason", &[Unavailable]),
         ("tables", &[Chain]),
-        ("query", &[Sqlite, Postgres]),
-        ("timeout", &[Sqlite, Postgres, Ldap]),
-        ("wait", &[Sqlite, Postgres, Ldap]),
-        ("breaker", &[Postgres, Ldap]),
-        ("cache", &[Sqlite, Postgres, Ldap]),
-        ("url", &[Postgres, Ldap]),
+        ("query", &[Sqlite, Postgres, Mysql]),
+        ("command", &[Redis]),
+        ("key", &[Redis]),
+        ("field", &[Redis]),
+        ("timeout", &[Sqlite, Postgres, Mysql, Redis, Ldap]),
+        ("wait", &[Sqlite, Postgres, Mysql, Redis, Ldap]),
+        ("breaker", &[Postgres, Mysql, Redis, Ldap]),
+        ("cache", &[Sqlite, Postgres, Mysql, Redis, Ldap]),
+        ("url", &[Postgres, Mysql, Redis, Ldap]),
         ("password", &[Ldap]),
-        ("password_file", &[Postgres, Ldap]),
-        ("ca_file", &[Postgres, Ldap]),
-        ("connect_timeout", &[Postgres, Ldap]),
-        ("batch", &[Postgres, Ldap]),
-        ("concurrency", &[Postgres, Ldap]),
+        ("password_file", &[Postgres, Mysql, Redis, Ldap]),
+        ("ca_file", &[Postgres, Mysql, Redis, Ldap]),
+        ("connect_timeout", &[Postgres, Mysql, Redis, Ldap]),
+        ("batch", &[Postgres, Mysql, Redis, Ldap]),
+        ("concurrency", &[Postgres, Mysql, Redis, Ldap]),
+        ("domains", &[Sqlite, Postgres, Mysql, Redis, Ldap]),
+        ("separator", &[Sqlite, Postgres, Mysql, Redis, Ldap]),
+        ("result_format", &[Sqlite, Postgres, Mysql, Redis, Ldap]),
+        ("values_max", &[Sqlite, Postgres, Mysql, Redis, Ldap]),
         ("starttls", &[Ldap]),
         ("bind_dn", &[Ldap]),
         ("sasl", &[Ldap]),
@@ -76,9 +89,11 @@ const KEYS: [(&str, &[Type]); 29] = {
         ("scope", &[Ldap]),
         ("filter", &[Ldap]),
         ("result", &[Ldap]),
+        ("leaf_result", &[Ldap]),
+        ("terminal_result", &[Ldap]),
         ("members", &[Ldap]),
         ("members_depth", &[Ldap]),
-        ("values_max", &[Ldap]),
+        ("entries_max", &[Ldap]),
         ("referrals", &[Ldap]),
         ("mode", &[Ldap]),
         ("replica", &[Ldap]),
@@ -139,12 +154,15 @@ fn table(
         Type::Chain => chain(&mut section, name.as_ref(), chains),
         Type::Sqlite => sql::sqlite(&mut section, data_dir).map(|it| TableKind::Sqlite(Box::new(it))),
         Type::Postgres => sql::postgres(&mut section, data_dir).map(|it| TableKind::Postgres(Box::new(it))),
+        Type::Mysql => sql::mysql(&mut section, data_dir).map(|it| TableKind::Mysql(Box::new(it))),
+        Type::Redis => redis::redis(&mut section, data_dir).map(|it| TableKind::Redis(Box::new(it))),
         Type::Ldap => {
             let table = ldap::read_ldap_table(&mut section, name.as_ref(), data_dir, &mut seen.files);
             table.map(|it| TableKind::Ldap(Box::new(it)))
         }
     };
-    Some(TableConfig { name: name?.into_inner().into(), kind: kind? })
+    let conversion = conversion::conversion_rules(&mut section, of_type);
+    Some(TableConfig { name: name?.into_inner().into(), kind: kind?, conversion })
 }
 
 /// Reports keys that belong to other types.

@@ -4,6 +4,7 @@
 use ldap::{FilterTemplate, LdapUrl, ResultTemplate};
 
 use super::config_draft::{TomlSection, quoted, quoted_list};
+use super::table_rules::key_part;
 use super::words::list;
 
 /// A table, what is not supported, and its password.
@@ -18,7 +19,7 @@ pub(super) struct LdapSettings {
 /// Settings that are not needed.
 const NOT_NEEDED: [&str; 5] = ["version", "debuglevel", "cache", "cache_expiry", "cache_size"];
 /// Settings that are converted below.
-const READ: [&str; 22] = [
+const READ: [&str; 23] = [
     "server_host",
     "server_port",
     "search_base",
@@ -28,6 +29,7 @@ const READ: [&str; 22] = [
     "result_filter",
     "special_result_attribute",
     "leaf_result_attribute",
+    "terminal_result_attribute",
     "scope",
     "bind",
     "bind_dn",
@@ -44,12 +46,11 @@ const READ: [&str; 22] = [
 ];
 
 /// Converts the settings in `names`, with their values from `value`. `local`: Postfix looks up
-/// names without a domain. `asks_values`: the values matter, not only the existence of an entry.
+/// names without a domain.
 pub(super) fn directory(
     names: &[String],
     value: impl Fn(&str) -> Option<String>,
     local: bool,
-    asks_values: bool,
 ) -> Result<LdapSettings, String> {
     let or = |name: &str, default: &str| value(name).unwrap_or_else(|| default.to_owned());
     let urls = urls(&or("server_host", "localhost"), &or("server_port", "389"))?;
@@ -58,9 +59,8 @@ pub(super) fn directory(
         return Err("search_base: expected the DN of an entry, without %".into());
     }
     let filter = filter(&or("query_filter", "(mailacceptinggeneralid=%s)"), local)?;
-    let format = value("result_format").or_else(|| value("result_filter")).unwrap_or_else(|| "%s".into());
-    let attributes = attributes(&value)?;
-    let results = results(&attributes, if asks_values { &format } else { "%s" })?;
+    let has_members = value("special_result_attribute").is_some_and(|it| !it.is_empty());
+    let results = results(&value, has_members)?;
     let mut block = TomlSection::new("[[table]]")
         .key("type", quoted("ldap"), "")
         .key("url", quoted_list(urls.iter().map(String::as_str)), "server_host")
@@ -74,12 +74,9 @@ pub(super) fn directory(
     }
     let password = bind(or, &mut block)?;
     let alarms = tls(&value, &urls, &mut block).into_iter().collect();
-    members(&value, &mut block);
+    members(&value, &mut block)?;
     if let Some(seconds) = value("timeout").and_then(|text| text.parse::<u32>().ok()).filter(|n| *n > 0) {
         block.set("timeout", quoted(&format!("{seconds}s")), "timeout");
-    }
-    if let Some(domains) = value("domain") {
-        losses.push((format!("domain = {domains}"), "keys of other domains are looked up in the directory too".into()));
     }
     let known = |name: &&String| !NOT_NEEDED.contains(&name.as_str()) && !READ.contains(&name.as_str());
     for name in names.iter().filter(known) {
@@ -110,11 +107,13 @@ fn filter(text: &str, local: bool) -> Result<String, String> {
     let mut chars = text.chars();
     while let Some(c) = chars.next() {
         match (c, if c == '%' { chars.next() } else { None }) {
-            ('%', Some('s')) => filter.push_str(if local { "{local}" } else { "{key}" }),
-            ('%', Some('u')) => filter.push_str("{local}"),
-            ('%', Some('d')) => filter.push_str("{domain}"),
             ('%', Some('%')) => filter.push('%'),
-            ('%', other) => return Err(format!("query_filter: %{} is not a known placeholder", other.unwrap_or(' '))),
+            ('%', letter) => {
+                let letter = letter.unwrap_or(' ');
+                let unknown = || format!("query_filter: %{letter} is not a known placeholder");
+                let part = key_part(letter, local)?.ok_or_else(unknown)?;
+                filter.push_str(&format!("{{{part}}}"));
+            }
             _ => filter.push(c),
         }
     }
@@ -123,32 +122,22 @@ fn filter(text: &str, local: bool) -> Result<String, String> {
     filter.parse::<FilterTemplate>().map(|_| filter).map_err(|error| format!("query_filter: {error}"))
 }
 
-/// The result attributes. Leaf attributes apply only to entries without members, which cannot be
-/// expressed for entries with members.
-fn attributes(value: impl Fn(&str) -> Option<String>) -> Result<String, String> {
+/// The result attributes. Without members, leaf attributes are like others.
+fn results(value: impl Fn(&str) -> Option<String>, has_members: bool) -> Result<Vec<String>, String> {
     let own = value("result_attribute").unwrap_or_else(|| "maildrop".into());
     let leaves = value("leaf_result_attribute").unwrap_or_default();
-    let has_members = value("special_result_attribute").is_some_and(|it| !it.is_empty());
-    match (leaves.is_empty(), own.is_empty()) {
-        (true, true) => Err("result_attribute is empty, so nothing is found".into()),
-        (false, _) if has_members => {
-            Err("leaf_result_attribute: results of a group and of its members cannot be distinguished".into())
-        }
-        _ => Ok(format!("{own} {leaves}")),
+    let attributes = if has_members { own } else { format!("{own} {leaves}") };
+    match attributes.trim().is_empty() && (!has_members || leaves.is_empty()) {
+        true => Err("result_attribute is empty, so nothing is found".into()),
+        false => templates("result_attribute", &attributes),
     }
 }
 
-fn results(attributes: &str, format: &str) -> Result<Vec<String>, String> {
-    if format.replace("%s", "").contains(['%', '{', '}']) {
-        return Err(format!("result_format = {format}: only %s is supported here"));
-    }
-    let result = |attribute: String| match format {
-        "%s" => attribute,
-        format => format.replace("%s", &format!("{{{attribute}}}")),
-    };
-    let results: Vec<String> = list(attributes).into_iter().map(result).collect();
+/// A list of attributes, each of which is a result.
+fn templates(name: &str, attributes: &str) -> Result<Vec<String>, String> {
+    let results = list(attributes);
     match results.iter().find_map(|result| result.parse::<ResultTemplate>().err()) {
-        Some(error) => Err(format!("result_attribute: {error}")),
+        Some(error) => Err(format!("{name}: {error}")),
         None => Ok(results),
     }
 }
@@ -188,21 +177,39 @@ fn tls(value: impl Fn(&str) -> Option<String>, urls: &[String], block: &mut Toml
     })
 }
 
-fn members(value: impl Fn(&str) -> Option<String>, block: &mut TomlSection) {
+/// Groups, and limits.
+fn members(value: impl Fn(&str) -> Option<String>, block: &mut TomlSection) -> Result<(), String> {
     let attributes = list(&value("special_result_attribute").unwrap_or_default());
     let number = |name: &str| value(name).and_then(|text| text.parse::<u32>().ok()).filter(|n| *n > 0);
-    if let Some(first) = attributes.first() {
-        block.set("members", quoted(first), "special_result_attribute");
-        if let Some(depth) = number("recursion_limit").filter(|depth| *depth <= 10) {
-            block.set("members_depth", depth.to_string(), "recursion_limit");
+    let terminal = value("terminal_result_attribute").filter(|it| !it.is_empty());
+    match attributes.is_empty() {
+        true if terminal.is_some() => {
+            return Err("terminal_result_attribute: supported only with special_result_attribute".into());
+        }
+        true => {}
+        false => {
+            block.set("members", quoted_list(attributes.iter().map(String::as_str)), "special_result_attribute");
+            if let Some(depth) = number("recursion_limit").filter(|depth| *depth <= 10) {
+                block.set("members_depth", depth.to_string(), "recursion_limit");
+            }
+            let leaf = value("leaf_result_attribute").filter(|it| !it.is_empty());
+            let keys = [("leaf_result", "leaf_result_attribute", leaf)];
+            for (key, name, given) in
+                keys.into_iter().chain([("terminal_result", "terminal_result_attribute", terminal)])
+            {
+                if let Some(given) = given {
+                    block.set(key, quoted_list(templates(name, &given)?.iter().map(String::as_str)), name);
+                }
+            }
         }
     }
-    if let Some(most) = number("expansion_limit") {
-        block.set("values_max", most.to_string(), "expansion_limit");
+    if let Some(most) = number("size_limit") {
+        block.set("entries_max", most.to_string(), "size_limit");
     }
     if value("chase_referrals").is_some_and(|it| it == "yes" || it == "1") {
         block.set("referrals", "true".into(), "chase_referrals");
     }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -219,16 +226,22 @@ mod tests {
         ] {
             assert_eq!(filter(text, local), Ok(expected.to_owned()), "{text}");
         }
-        for bad in ["(mail=%1)", "(mail=x)", "(mail=%s", "(mail=%S)"] {
+        assert_eq!(filter("(&(mail=%S)(dc=%2))", false), Ok("(&(mail={key})(dc={label2}))".to_owned()));
+        for bad in ["(mail=%x)", "(mail=x)", "(mail=%s", "(mail=%0)"] {
             assert!(filter(bad, false).is_err(), "{bad}");
         }
     }
 
     #[test]
-    fn results_are_attributes_or_templates() {
-        assert_eq!(results("a, b", "%s"), Ok(vec!["a".to_owned(), "b".to_owned()]));
-        assert_eq!(results("a", "%s/Maildir/"), Ok(vec!["{a}/Maildir/".to_owned()]));
-        assert!(results("a", "%u@x").is_err());
+    fn leaf_attributes_count_as_others_only_without_members() {
+        let results = |own: &str, leaf: &str, has_members| {
+            let value = |name: &str| Some(if name == "result_attribute" { own } else { leaf }.to_owned());
+            results(value, has_members)
+        };
+        assert_eq!(results("a, b", "c", false), Ok(["a", "b", "c"].map(str::to_owned).to_vec()));
+        assert_eq!(results("a", "c", true), Ok(vec!["a".to_owned()]));
+        assert_eq!(results("", "c", true), Ok(Vec::new()));
+        assert!(results("", "", true).is_err() && results("", "", false).is_err() && results("{a", "", false).is_err());
     }
 
     #[test]

@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use super::config_draft::{NewFile, TomlSection, quoted, quoted_list};
 use super::main_cf::MainCf;
 use super::map_text::{self, TableUse};
+use super::sql::Database;
 use super::words::{braced, list};
-use super::{Conversion, ldap, sql};
+use super::{Conversion, ldap, mysql, sql};
 
 /// Map types whose source is a text of keys and values.
 const TEXT_MAP_TYPES: [&str; 6] = ["hash", "btree", "lmdb", "texthash", "dbm", "cdb"];
@@ -29,7 +30,7 @@ impl MapRef {
     }
 
     /// As in main.cf, without `proxy:`.
-    fn text(&self) -> String {
+    pub(super) fn text(&self) -> String {
         format!("{}:{}", self.kind, self.name)
     }
 }
@@ -91,8 +92,7 @@ impl Conversion<'_> {
                 self.unavailable_table(&map_ref, of_use, "its values are not translated")
             }
             "ldap" => self.ldap_table(&map_ref, of_use),
-            "pgsql" => self.sql_table(&map_ref, of_use, true),
-            "sqlite" => self.sql_table(&map_ref, of_use, false),
+            kind if Database::of_map_type(kind).is_some() => self.sql_table(&map_ref, of_use),
             "regexp" | "pcre" => self.regexp_table(&map_ref, of_use),
             "static" => self.static_table(&map_ref, of_use),
             "inline" => self
@@ -250,10 +250,13 @@ impl Conversion<'_> {
         let given = |name: &str| settings.value(name).map(str::to_owned);
         let names: Vec<String> = settings.settings().map(|(name, _)| name.to_owned()).collect();
         let local = matches!(of_use, TableUse::LocalAliases | TableUse::LocalUsers);
-        let made = match ldap::directory(&names, given, local, of_use.uses_values()) {
+        let mut made = match ldap::directory(&names, given, local) {
             Ok(made) => made,
             Err(why) => return self.unavailable_table(map_ref, of_use, &why),
         };
+        if let Err(why) = self.add_table_rules(&mut made.block, map_ref, of_use, &given) {
+            return self.unavailable_table(map_ref, of_use, &why);
+        }
         let name = self.free_name(&file_name(Path::new(&map_ref.name)));
         let mut block = made.block.comment(format!("From {}.", map_ref.text()));
         block.keys.insert(0, ("name".into(), quoted(&name), String::new()));
@@ -269,40 +272,45 @@ impl Conversion<'_> {
         Some(name)
     }
 
-    fn sql_table(&mut self, map_ref: &MapRef, of_use: TableUse, postgres: bool) -> Option<String> {
+    fn sql_table(&mut self, map_ref: &MapRef, of_use: TableUse) -> Option<String> {
         let Some(settings) = self.map_settings(map_ref) else {
             return self.unavailable_table(map_ref, of_use, "the file cannot be read");
         };
+        let database = Database::of_map_type(&map_ref.kind)?;
         let given = |name: &str| settings.value(name).map(str::to_owned);
         let local = matches!(of_use, TableUse::LocalAliases | TableUse::LocalUsers);
-        let changes_values = given("result_format").is_some_and(|format| format != "%s");
-        if changes_values && of_use.uses_values() {
-            return self.unavailable_table(map_ref, of_use, "result_format must be part of the query here");
-        }
         let query = given("query").or_else(|| sql::legacy_query(given)).unwrap_or_default();
-        let made = if postgres { sql::postgres(&query, local) } else { sql::sqlite(&query, local) };
-        let query = match made {
+        let query = match database.query(&query, local) {
             Ok(query) => query,
             Err(why) => return self.unavailable_table(map_ref, of_use, &why),
         };
         let name = self.free_name(&file_name(Path::new(&map_ref.name)));
         let mut block = TomlSection::new("[[table]]").comment(format!("From {}.", map_ref.text()));
         block.set("name", quoted(&name), "");
-        block.set("type", quoted(if postgres { "postgres" } else { "sqlite" }), "");
-        match postgres {
-            true => {
-                block.set("url", quoted(&postgres_url(given)), "hosts, user, dbname");
-                if let Some(password) = given("password").filter(|it| !it.is_empty()) {
-                    let path = self.add_file(&name, ".password", format!("{password}\n"), true);
-                    block.set("password_file", quoted(&path.to_string_lossy()), "password");
-                }
-            }
-            false => block.set("path", quoted(&given("dbpath").unwrap_or_default()), "dbpath"),
+        block.set("type", quoted(database.table_type()), "");
+        let servers = match database {
+            Database::Postgres => Some(postgres_url(given)),
+            Database::Mysql => Some(mysql::url(given)),
+            Database::Sqlite => None,
+        };
+        match servers {
+            Some(url) => block.set("url", quoted(&url), "hosts, user, dbname"),
+            None => block.set("path", quoted(&given("dbpath").unwrap_or_default()), "dbpath"),
+        }
+        if let Some(file) = given("tls_CAfile").filter(|_| database == Database::Mysql) {
+            block.set("ca_file", quoted(&file), "tls_CAfile");
         }
         block.set("query", quoted(&query), "query");
+        if let Err(why) = self.add_table_rules(&mut block, map_ref, of_use, &given) {
+            return self.unavailable_table(map_ref, of_use, &why);
+        }
+        if let Some(password) = given("password").filter(|it| !it.is_empty() && database != Database::Sqlite) {
+            let path = self.add_file(&name, ".password", format!("{password}\n"), true);
+            block.set("password_file", quoted(&path.to_string_lossy()), "password");
+        }
         self.draft.add(block);
-        for (setting, value) in settings.settings().filter(|(setting, _)| SQL_UNSUPPORTED.contains(setting)) {
-            self.draft.add_unsupported(format!("{}: {setting} = {value}", map_ref.text()), SQL_UNSUPPORTED_WHY);
+        for (setting, _) in settings.settings().filter(|(setting, _)| mysql::UNSUPPORTED.contains(setting)) {
+            self.draft.add_unsupported(format!("{}: {setting}", map_ref.text()), mysql::UNSUPPORTED_WHY);
         }
         Some(name)
     }
@@ -391,9 +399,6 @@ impl Conversion<'_> {
     }
 }
 
-/// Settings of SQL maps that must be part of the query here.
-const SQL_UNSUPPORTED: [&str; 3] = ["result_format", "domain", "expansion_limit"];
-const SQL_UNSUPPORTED_WHY: &str = "it must be part of the query if it matters";
 /// The name of the table of deferred addresses, and of its file.
 const DEFERRED_TABLE: &str = "put-off";
 

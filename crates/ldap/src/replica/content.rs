@@ -27,6 +27,9 @@ impl ReplicaContent {
         if config.members.is_some() {
             return Err(ReplicaError::Members);
         }
+        if config.entries_max.is_some() {
+            return Err(ReplicaError::EntriesMax);
+        }
         if config.referrals {
             return Err(ReplicaError::Referrals);
         }

@@ -98,6 +98,9 @@ pub enum ReplicaError {
     /// Group members may be outside the copied content.
     #[error("a replica cannot follow the members of groups: use the direct mode for them")]
     Members,
+    /// A copy does not count the entries of a key.
+    #[error("a replica does not count the entries of a key: use the direct mode for that")]
+    EntriesMax,
     /// Referrals lead to other servers, which the replica does not follow.
     #[error("a replica cannot follow references to other servers: use the direct mode for them")]
     Referrals,

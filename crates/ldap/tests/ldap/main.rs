@@ -42,6 +42,7 @@ fn config(server: &Server) -> LdapConfig {
         results: vec!["home".parse().unwrap()],
         members: None,
         values_max: 1000,
+        entries_max: None,
         referrals: false,
     }
 }
@@ -637,6 +638,50 @@ fn group(name: &str, members: &[&str]) -> Entry {
     Entry::new(&format!("cn={name},{BASE}"), &attributes)
 }
 
+fn groups(depth_max: usize) -> GroupMembersConfig {
+    GroupMembersConfig {
+        attributes: vec!["member".into()],
+        leaf_results: Vec::new(),
+        terminal_results: Vec::new(),
+        depth_max,
+    }
+}
+
+/// ldap_table(5): a group has an address of its own, which its members must not be mistaken for.
+#[tokio::test]
+async fn leaf_results_are_those_of_members_and_terminal_results_end_the_search() {
+    let mut entries = people(2);
+    let delegated = format!("CN=u1,{BASE}");
+    let host = [("mail", "far@example.org"), ("member", &*delegated), ("host", "far@lists.example")];
+    entries.extend([group("staff", &["u0", "u1", "void"]), group("void", &[])]);
+    entries.push(Entry::new(&format!("cn=far,{BASE}"), &host));
+    let server = Server::start(entries, TYPES).await;
+    let members = |terminal: &[&str]| GroupMembersConfig {
+        leaf_results: vec!["mail".parse().unwrap()],
+        terminal_results: terminal.iter().map(|name| name.parse().unwrap()).collect(),
+        ..groups(3)
+    };
+    let with =
+        |members| Ldap::new(LdapConfig { members: Some(members), results: Vec::new(), ..config(&server) }, 1).unwrap();
+    let leaf = found(&["u0@example.org", "u1@example.org", "void@example.org"]);
+    assert_eq!(ask_one(&with(members(&[])), "staff@example.org").await, leaf);
+    assert_eq!(ask_one(&with(members(&[])), "u0@example.org").await, found(&["u0@example.org"]));
+    assert_eq!(ask_one(&with(members(&["host"])), "far@example.org").await, found(&["far@lists.example"]));
+    assert_eq!(ask_one(&with(members(&["host"])), "staff@example.org").await, leaf);
+    assert_eq!(ask_one(&with(members(&[])), "far@example.org").await, found(&["u1@example.org"]));
+}
+
+#[tokio::test]
+async fn a_key_of_more_entries_than_allowed_has_no_answer() {
+    let entries = ["a", "b"].map(|name| Entry::new(&format!("cn={name},{BASE}"), &[("mail", "x@y"), ("home", "/h")]));
+    let server = Server::start(entries.into_iter().chain(people(1)).collect(), TYPES).await;
+    let with = |entries_max| Ldap::new(LdapConfig { entries_max, ..config(&server) }, 1).unwrap();
+    assert_eq!(ask_one(&with(Some(2)), "x@y").await, found(&["/h"]));
+    let answers = ask(&with(Some(1)), &["x@y", "u0@example.org"]).await.unwrap();
+    assert_eq!(answers[1], found(&["/home/u0"]));
+    assert_eq!(why(answers[0].clone()), format!("{}: more than 1 entries", server.url));
+}
+
 #[tokio::test]
 async fn members_of_groups_are_followed() {
     let mut entries = people(4);
@@ -649,7 +694,7 @@ async fn members_of_groups_are_followed() {
         group("four", &["u0", "u1", "u2", "u3"]),
     ]);
     let server = Server::start(entries, TYPES).await;
-    let members = |depth_max| Some(GroupMembersConfig { attribute: "member".into(), depth_max });
+    let members = |depth_max| Some(groups(depth_max));
     let with = |members, values_max| Ldap::new(LdapConfig { members, values_max, ..config(&server) }, 1).unwrap();
     let keys = ["staff@example.org", "u1@example.org", "void@example.org"];
     let answers = ask(&with(members(3), 1000), &keys).await.unwrap();

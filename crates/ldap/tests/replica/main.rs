@@ -55,6 +55,7 @@ fn config(url: &str, file: PathBuf) -> ReplicaConfig {
         results: vec!["description".parse().unwrap()],
         members: None,
         values_max: 10,
+        entries_max: None,
         referrals: false,
     };
     ReplicaConfig { ldap, file, poll_interval: Duration::from_millis(100), removals_max: 0.1 }
@@ -313,9 +314,16 @@ fn what_a_copy_could_not_answer_is_refused() {
     let with_local = |config: &mut ReplicaConfig| config.ldap.filter = "(uid={local})".parse().unwrap();
     assert!(matches!(start(with_local), Some(ReplicaError::Filter(_))));
     let with_members = |config: &mut ReplicaConfig| {
-        config.ldap.members = Some(GroupMembersConfig { attribute: "member".into(), depth_max: 5 })
+        config.ldap.members = Some(GroupMembersConfig {
+            attributes: vec!["member".into()],
+            leaf_results: Vec::new(),
+            terminal_results: Vec::new(),
+            depth_max: 5,
+        })
     };
     assert!(matches!(start(with_members), Some(ReplicaError::Members)));
+    let with_entries = |config: &mut ReplicaConfig| config.ldap.entries_max = Some(1);
+    assert!(matches!(start(with_entries), Some(ReplicaError::EntriesMax)));
     let with_referrals = |config: &mut ReplicaConfig| config.ldap.referrals = true;
     assert!(matches!(start(with_referrals), Some(ReplicaError::Referrals)));
     assert!(start(|_| {}).is_none());

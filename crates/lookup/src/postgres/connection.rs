@@ -5,23 +5,23 @@
 //! respond.
 
 use std::cell::OnceCell;
-use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::time::Duration;
 
 use futures_util::TryStreamExt;
-use tokio::net::lookup_host;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 use tokio_postgres::types::{FromSql, ToSql, Type};
 use tokio_postgres::{Client, Row, Statement};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use super::error::{RequestError, error_text};
+use super::error::{error_text, request_error};
 use super::rows::RowCollector;
 use super::url::{HostAddress, TargetHost};
 use crate::LookupAnswer;
 use crate::backend::BackendFailure;
+use crate::connection_pool::{self, ServerConnection, first_address_that_accepts, first_that_accepts};
+use crate::request_error::RequestError;
 
 /// Maximum rows of one result.
 const ROWS_MAX: usize = 100_000;
@@ -32,7 +32,7 @@ pub(super) struct Connection {
     statement: OnceCell<Statement>,
     driver: AbortHandle,
     /// The host it is connected to.
-    pub(super) at: Box<str>,
+    at: Box<str>,
 }
 
 /// Opens connections.
@@ -47,34 +47,28 @@ pub(super) struct Connector {
     pub(super) timeout: Duration,
 }
 
-impl Connector {
-    /// Connects to the first host that accepts us. Otherwise returns the errors of all hosts.
-    pub(super) async fn connect(&self) -> Result<Connection, String> {
-        let mut errors = Vec::new();
-        for target in &self.targets {
-            match self.connect_to_host(target).await {
-                Ok(connection) => return Ok(connection),
-                Err(error) if self.targets.len() == 1 => return Err(error),
-                Err(error) => errors.push(format!("{target}: {error}")),
-            }
-        }
-        Err(errors.join("; "))
+impl connection_pool::Connector for Connector {
+    type Connection = Connection;
+
+    async fn connect(&self) -> Result<Connection, String> {
+        first_that_accepts(&self.targets, async |target| self.connect_to_host(target).await).await
     }
 
+    fn cancel(&self, connection: Connection) {
+        let (token, tls, time) = (connection.client.cancel_token(), self.tls.clone(), self.timeout);
+        tokio::spawn(async move { drop(timeout(time, token.cancel_query(tls)).await) });
+    }
+}
+
+impl Connector {
     async fn connect_to_host(&self, target: &TargetHost) -> Result<Connection, String> {
         let mut settings = self.settings.clone();
         settings.port(target.port);
         match &target.host {
             HostAddress::Name(name) => {
                 settings.host(name);
-                let mut last_error = "the name has no address".to_owned();
-                for address in self.addresses(name, target.port).await? {
-                    match self.connect_to_address(settings.clone().hostaddr(address), target).await {
-                        Ok(connection) => return Ok(connection),
-                        Err(error) => last_error = error,
-                    }
-                }
-                return Err(last_error);
+                let connect = async |address| self.connect_to_address(settings.clone().hostaddr(address), target).await;
+                return first_address_that_accepts(name, target.port, self.timeout, connect).await;
             }
             HostAddress::Address { name, address } => {
                 if let Some(name) = name {
@@ -87,12 +81,6 @@ impl Connector {
             }
         }
         self.connect_to_address(&settings, target).await
-    }
-
-    async fn addresses(&self, name: &str, port: u16) -> Result<Vec<IpAddr>, String> {
-        let found = timeout(self.timeout, lookup_host((name, port)));
-        let found = found.await.map_err(|_| format!("the name was not resolved within {:?}", self.timeout))?;
-        Ok(found.map_err(|error| error.to_string())?.map(|address: SocketAddr| address.ip()).collect())
     }
 
     async fn connect_to_address(
@@ -109,19 +97,24 @@ impl Connector {
     }
 }
 
-impl Connection {
-    /// Whether the connection is known to be closed.
-    pub(super) fn is_closed(&self) -> bool {
-        self.client.is_closed()
+impl ServerConnection for Connection {
+    fn at(&self) -> &str {
+        &self.at
     }
 
+    fn is_closed(&self) -> bool {
+        self.client.is_closed()
+    }
+}
+
+impl Connection {
     /// Runs the query for these folded keys.
     pub(super) async fn ask(&self, query: &str, keys: &[&str]) -> Result<Vec<LookupAnswer>, RequestError> {
         let statement = self.prepare(query).await?;
         let rows = self.client.query_raw(statement, [&keys as &(dyn ToSql + Sync)]).await;
-        let mut rows = pin!(rows.map_err(|error| RequestError::from_error(&self.at, &error))?);
+        let mut rows = pin!(rows.map_err(|error| request_error(&self.at, &error))?);
         let (mut answers, mut left) = (RowCollector::new(keys), ROWS_MAX);
-        while let Some(row) = rows.try_next().await.map_err(|error| RequestError::from_error(&self.at, &error))? {
+        while let Some(row) = rows.try_next().await.map_err(|error| request_error(&self.at, &error))? {
             left = left
                 .checked_sub(1)
                 .ok_or_else(|| self.invalid_answer(format!("more than {ROWS_MAX} rows in one answer")))?;
@@ -136,13 +129,7 @@ impl Connection {
 
     /// Runs a trivial query.
     pub(super) async fn probe(&self) -> Result<(), RequestError> {
-        self.client.simple_query("SELECT 1").await.map(drop).map_err(|error| RequestError::from_error(&self.at, &error))
-    }
-
-    /// Drops the connection and cancels its query, which would otherwise continue on the server.
-    pub(super) fn cancel(self, tls: MakeRustlsConnect, time: Duration) {
-        let token = self.client.cancel_token();
-        tokio::spawn(async move { drop(timeout(time, token.cancel_query(tls)).await) });
+        self.client.simple_query("SELECT 1").await.map(drop).map_err(|error| request_error(&self.at, &error))
     }
 
     async fn prepare(&self, query: &str) -> Result<&Statement, RequestError> {
@@ -150,7 +137,7 @@ impl Connection {
             return Ok(statement);
         }
         let statement = self.client.prepare_typed(query, &[Type::TEXT_ARRAY]).await;
-        let statement = statement.map_err(|error| RequestError::from_error(&self.at, &error))?;
+        let statement = statement.map_err(|error| request_error(&self.at, &error))?;
         match query_mistake(&statement) {
             Some(mistake) => Err(RequestError::Refused(BackendFailure::new(self.at.clone(), mistake))),
             None => Ok(self.statement.get_or_init(|| statement)),

@@ -8,45 +8,16 @@ use tokio_postgres::Error;
 use tokio_postgres::error::{DbError, SqlState};
 
 use crate::backend::BackendFailure;
+use crate::request_error::RequestError;
 
-/// A failed request.
-#[derive(Debug)]
-pub(super) enum RequestError {
-    /// The connection is unusable; another one may work.
-    Connection(BackendFailure),
-    /// The database rejects one of the keys.
-    Keys(BackendFailure),
-    /// A retry would not help. The connection is usable.
-    Refused(BackendFailure),
-    /// A retry would not help, and the result was not read completely.
-    InvalidAnswer(BackendFailure),
-}
-
-impl RequestError {
-    /// Classifies an error of the server at `at`.
-    pub(super) fn from_error(at: &str, error: &Error) -> Self {
-        let failure = BackendFailure::new(at, error_text(error));
-        match error.code() {
-            None => RequestError::Connection(failure),
-            Some(code) if is_connection_error(code) => RequestError::Connection(failure),
-            Some(code) if is_key_error(code) => RequestError::Keys(failure),
-            Some(_) => RequestError::Refused(failure),
-        }
-    }
-
-    /// An unexpected result of the server at `at`.
-    pub(super) fn invalid_answer(at: &str, what: impl ToString) -> Self {
-        RequestError::InvalidAnswer(BackendFailure::new(at, what))
-    }
-
-    /// The failure.
-    pub(super) fn into_failure(self) -> BackendFailure {
-        match self {
-            RequestError::Connection(failure)
-            | RequestError::Keys(failure)
-            | RequestError::Refused(failure)
-            | RequestError::InvalidAnswer(failure) => failure,
-        }
+/// Classifies an error of the server at `at`.
+pub(super) fn request_error(at: &str, error: &Error) -> RequestError {
+    let failure = BackendFailure::new(at, error_text(error));
+    match error.code() {
+        None => RequestError::Connection(failure),
+        Some(code) if is_connection_error(code) => RequestError::Connection(failure),
+        Some(code) if is_key_error(code) => RequestError::Keys(failure),
+        Some(_) => RequestError::Refused(failure),
     }
 }
 

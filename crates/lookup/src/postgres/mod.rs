@@ -25,17 +25,15 @@ mod rows;
 mod tls;
 mod url;
 
-use std::cell::RefCell;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tokio::sync::Semaphore;
-use tokio::time::{Instant, timeout};
-
 use crate::LookupAnswer;
-use crate::backend::{Backend, BackendFailure, BackendFuture, ProbeFuture};
+use crate::backend::{Backend, BackendFuture, ProbeFuture};
+use crate::ca_certificates::CaCertificatesError;
+use crate::connection_pool::ConnectionPool;
+use crate::request_error::RequestError;
 use connection::{Connection, Connector};
-use error::RequestError;
 
 pub use url::{PostgresUrl, PostgresUrlError};
 
@@ -65,27 +63,15 @@ pub enum PostgresConfigError {
     /// A query without keys would return the same for all requests.
     #[error("the query has no $1, the array of keys: ... WHERE address = ANY($1)")]
     NoKeys,
-    /// The CA file cannot be read.
-    #[error("{}: {what}", path.display())]
-    Certificates {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        what: String,
-    },
-    /// The TLS configuration is not possible.
-    #[error("{0}")]
-    Tls(#[from] rustls::Error),
+    /// The CA file cannot be used.
+    #[error(transparent)]
+    Certificates(#[from] CaCertificatesError),
 }
 
 /// The backend for a PostgreSQL table.
 pub struct Postgres {
-    config: PostgresConfig,
-    connector: Connector,
-    /// Idle connections, the most recently used one last.
-    idle: RefCell<Vec<Connection>>,
-    /// One permit per connection.
-    permits: Semaphore,
+    query: Box<str>,
+    pool: ConnectionPool<Connector>,
 }
 
 impl Postgres {
@@ -100,85 +86,8 @@ impl Postgres {
             tls: tls::connector(&config)?,
             timeout: config.connect_timeout,
         };
-        let permits = Semaphore::new(config.connections.max(1));
-        Ok(Postgres { config, connector, idle: RefCell::default(), permits })
-    }
-
-    /// If a key makes the request fail, splits the keys in halves until that key is alone.
-    async fn answers(&self, keys: &[&str]) -> Result<Vec<LookupAnswer>, BackendFailure> {
-        let deadline = Instant::now() + self.config.timeout;
-        let mut answers = vec![LookupAnswer::NotFound; keys.len()];
-        let mut open = Vec::from_iter((!keys.is_empty()).then_some(0..keys.len()));
-        while let Some(range) = open.pop() {
-            let asked = &keys[range.clone()];
-            match self.with_connection(async |connection| connection.ask(&self.config.query, asked).await).await {
-                Ok(found) => answers[range].clone_from_slice(&found),
-                Err(RequestError::Keys(failure)) if range.len() == 1 => {
-                    answers[range.start] = LookupAnswer::Unavailable(failure.to_string());
-                }
-                Err(RequestError::Keys(_)) if Instant::now() < deadline => {
-                    let middle = range.start + range.len() / 2;
-                    open.extend([range.start..middle, middle..range.end]);
-                }
-                Err(trouble) => return Err(trouble.into_failure()),
-            }
-        }
-        Ok(answers)
-    }
-
-    /// Runs `ask` on an idle connection, or on a new one if there is none or it turns out to be
-    /// closed.
-    async fn with_connection<T>(
-        &self,
-        ask: impl AsyncFn(&Connection) -> Result<T, RequestError>,
-    ) -> Result<T, RequestError> {
-        let Ok(Ok(_turn)) = timeout(self.config.timeout, self.permits.acquire()).await else {
-            return Err(RequestError::Refused(
-                self.failure(format!("no connection free within {:?}", self.config.timeout)),
-            ));
-        };
-        if let Some(connection) = self.take_idle() {
-            match self.ask_on(connection, &ask).await {
-                Err(RequestError::Connection(_)) => {}
-                other => return other,
-            }
-        }
-        let connection = self.connector.connect().await.map_err(|what| RequestError::Refused(self.failure(what)))?;
-        self.ask_on(connection, &ask).await
-    }
-
-    /// Takes an idle connection.
-    fn take_idle(&self) -> Option<Connection> {
-        let mut idle = self.idle.borrow_mut();
-        idle.retain(|connection| !connection.is_closed());
-        idle.pop()
-    }
-
-    /// Runs `ask` on this connection and keeps the connection if it is still usable.
-    async fn ask_on<T>(
-        &self,
-        connection: Connection,
-        ask: &impl AsyncFn(&Connection) -> Result<T, RequestError>,
-    ) -> Result<T, RequestError> {
-        let time = self.config.timeout;
-        let Ok(result) = timeout(time, ask(&connection)).await else {
-            // If the server is gone the idle connections are too; if it is slow, losing them costs
-            // little.
-            self.idle.borrow_mut().clear();
-            let failure = BackendFailure::new(connection.at.clone(), format!("no answer within {time:?}"));
-            connection.cancel(self.connector.tls.clone(), self.config.connect_timeout);
-            return Err(RequestError::Refused(failure));
-        };
-        match result {
-            Err(RequestError::Connection(_)) => self.idle.borrow_mut().clear(),
-            Err(RequestError::InvalidAnswer(_)) => {}
-            Ok(_) | Err(RequestError::Keys(_) | RequestError::Refused(_)) => self.idle.borrow_mut().push(connection),
-        }
-        result
-    }
-
-    fn failure(&self, what: String) -> BackendFailure {
-        BackendFailure::new(self.config.url.to_string(), what)
+        let pool = ConnectionPool::new(connector, config.url.to_string(), config.timeout, config.connections);
+        Ok(Postgres { query: config.query, pool })
     }
 }
 
@@ -190,7 +99,8 @@ impl Backend for Postgres {
             let can_be_there = |key: &&str| !key.contains('\0');
             let keys = || keys.iter().map(|key| &**key);
             let asked: Vec<&str> = keys().filter(can_be_there).collect();
-            let mut found = self.answers(&asked).await?.into_iter();
+            let ask = async |connection: &mut Connection, keys: &[&str]| connection.ask(&self.query, keys).await;
+            let mut found = self.pool.answers(&asked, ask).await?.into_iter();
             let found = keys().map(|key| Some(key).filter(can_be_there).and_then(|_| found.next()));
             Ok(found.map(|answer| answer.unwrap_or(LookupAnswer::NotFound)).collect())
         })
@@ -198,7 +108,8 @@ impl Backend for Postgres {
 
     fn probe(&self) -> ProbeFuture<'_> {
         Box::pin(async {
-            self.with_connection(async |connection| connection.probe().await).await.map_err(RequestError::into_failure)
+            let probed = self.pool.with_connection(async |connection| connection.probe().await).await;
+            probed.map_err(RequestError::into_failure)
         })
     }
 }

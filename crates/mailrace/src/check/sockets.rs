@@ -51,6 +51,8 @@ fn sockets(config: &Config) -> BTreeSet<(String, PathBuf)> {
 fn table_sockets(kind: &TableKind) -> Vec<PathBuf> {
     match kind {
         TableKind::Postgres(postgres) => postgres.url.unix_socket_paths(),
+        TableKind::Mysql(mysql) => mysql.url.unix_socket_paths(),
+        TableKind::Redis(redis) => redis.url.unix_socket_paths(),
         TableKind::Ldap(ldap) => {
             let path = |url: &LdapUrl| match url {
                 LdapUrl::Unix { path } => Some(path.clone()),

@@ -17,7 +17,9 @@ use lookup::cdb::Cdb;
 use lookup::chain::ChainedTable;
 use lookup::fixed::StaticTable;
 use lookup::layers::{BackendSettings, BackendTable};
+use lookup::mysql::{Mysql, MysqlConfig};
 use lookup::postgres::{self, Postgres};
+use lookup::redis::{Redis, RedisConfig};
 use lookup::regexp::RegexpTable;
 use lookup::sqlite::Sqlite;
 use lookup::text::TextTable;
@@ -30,6 +32,11 @@ use config::{self, TableKind};
 
 /// Opens a table. Its parts come from `opener`, which opens each once.
 pub(super) fn open(table: &config::TableConfig, opener: &mut TableOpener<'_>) -> Result<Arc<dyn Table>, ExitError> {
+    Ok(table.conversion.apply(open_source(table, opener)?))
+}
+
+/// Opens the source of a table's answers.
+fn open_source(table: &config::TableConfig, opener: &mut TableOpener<'_>) -> Result<Arc<dyn Table>, ExitError> {
     let name = &*table.name;
     match &table.kind {
         TableKind::Text { path } => boxed(TextTable::load(name, path)),
@@ -51,6 +58,8 @@ pub(super) fn open(table: &config::TableConfig, opener: &mut TableOpener<'_>) ->
             opener.event_handler(),
         )?)),
         TableKind::Postgres(postgres) => open_postgres(name, postgres, opener.event_handler()),
+        TableKind::Mysql(mysql) => open_mysql(name, mysql, opener.event_handler()),
+        TableKind::Redis(redis) => open_redis(name, redis, opener.event_handler()),
         TableKind::Ldap(ldap) => open_ldap(name, ldap, opener),
     }
 }
@@ -70,6 +79,42 @@ fn open_postgres(
         connections: table.lookup_settings.concurrency,
     };
     let backend = Postgres::new(config).map_err(|error| with_table_name(name, error))?;
+    Ok(Arc::new(layered(name, backend, table.lookup_settings, events)?))
+}
+
+fn open_mysql(
+    name: &str,
+    table: &config::MysqlTableConfig,
+    events: TableEventHandler,
+) -> Result<Arc<dyn Table>, ExitError> {
+    let config = MysqlConfig {
+        url: table.url.clone(),
+        password: table.password_file.as_deref().map(read_password).transpose()?,
+        ca_file: table.ca_file.clone(),
+        query: table.query.clone(),
+        timeout: table.timeout,
+        connect_timeout: table.connect_timeout,
+        connections: table.lookup_settings.concurrency,
+    };
+    let backend = Mysql::new(config).map_err(|error| with_table_name(name, error))?;
+    Ok(Arc::new(layered(name, backend, table.lookup_settings, events)?))
+}
+
+fn open_redis(
+    name: &str,
+    table: &config::RedisTableConfig,
+    events: TableEventHandler,
+) -> Result<Arc<dyn Table>, ExitError> {
+    let config = RedisConfig {
+        url: table.url.clone(),
+        password: table.password_file.as_deref().map(read_password).transpose()?,
+        ca_file: table.ca_file.clone(),
+        command: table.command.clone(),
+        timeout: table.timeout,
+        connect_timeout: table.connect_timeout,
+        connections: table.lookup_settings.concurrency,
+    };
+    let backend = Redis::new(config).map_err(|error| with_table_name(name, error))?;
     Ok(Arc::new(layered(name, backend, table.lookup_settings, events)?))
 }
 
@@ -163,6 +208,10 @@ mod tests {
              [[table]]\nname = \"sqlite\"\ntype = \"sqlite\"\npath = \"{data_dir}/db\"\nquery = \"SELECT :key\"\n\
              [[table]]\nname = \"postgres\"\ntype = \"postgres\"\nurl = \"host=127.0.0.1 port=1\"\n\
              password_file = \"{data_dir}/password\"\nquery = \"SELECT $1\"\n\
+             [[table]]\nname = \"mysql\"\ntype = \"mysql\"\nurl = \"mysql://127.0.0.1:1\"\n\
+             password_file = \"{data_dir}/password\"\nquery = \"SELECT :key\"\nvalues_max = 1\n\
+             [[table]]\nname = \"redis\"\ntype = \"redis\"\nurl = \"redis://127.0.0.1:1\"\n\
+             password_file = \"{data_dir}/password\"\nkey = \"{key}\"\n\
              [[table]]\nname = \"copy\"\ntype = \"ldap\"\nurl = \"ldap://127.0.0.1:1\"\nbase = \"dc=org\"\n\
              bind_dn = \"cn=mail\"\npassword_file = \"{data_dir}/password\"\nfilter = \"(mail={key})\"\nmode = \"replica\"\n";
         std::fs::write(folder.join("people"), "bob@example.org robert@example.org\n").unwrap();
@@ -224,7 +273,7 @@ mod tests {
         let config = every_type(folder.path());
         let file = folder.path().join("password");
         std::fs::remove_file(&file).unwrap();
-        for name in ["postgres", "copy"] {
+        for name in ["postgres", "mysql", "redis", "copy"] {
             let refused = opener(&config, TablePurpose::Serve).get_or_open(name).err().unwrap();
             assert_eq!(refused.code, exit::IO);
             assert!(refused.text.contains(file.to_str().unwrap()), "{refused}");

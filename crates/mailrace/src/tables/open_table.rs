@@ -62,6 +62,8 @@ fn files(kind: &TableKind) -> Vec<&Path> {
     let named = match kind {
         TableKind::Text { path } | TableKind::Cdb { path } | TableKind::Regexp { path } => [Some(path), None],
         TableKind::Postgres(postgres) => [postgres.password_file.as_ref(), postgres.ca_file.as_ref()],
+        TableKind::Mysql(mysql) => [mysql.password_file.as_ref(), mysql.ca_file.as_ref()],
+        TableKind::Redis(redis) => [redis.password_file.as_ref(), redis.ca_file.as_ref()],
         TableKind::Ldap(ldap) => [ldap.password_file.as_ref(), ldap.directory.servers.ca_file.as_ref()],
         TableKind::Unavailable { path, .. } => [path.as_ref(), None],
         TableKind::Static { .. } | TableKind::Chain { .. } | TableKind::Sqlite(_) => [None, None],

@@ -47,35 +47,46 @@ pub(super) fn read_ldap_table(
     let (servers, password_file) = servers(section, data_dir);
     let base = section.take_required("base", &BASE);
     let scope = section.choice("scope", &SCOPE).unwrap_or_default();
-    let asked = ["filter", "members", "referrals"].map(|key| section.span_of(key));
+    let asked = ["filter", "members", "entries_max", "referrals"].map(|key| section.span_of(key));
     let filter =
         section.take_required("filter", &FILTER).and_then(|filter| parse_value(section, "filter", &FILTER, &filter));
     let results = section.one_or_list("result", &RESULT).unwrap_or_default();
     let results = results.iter().filter_map(|result| parse_value(section, "result", &RESULT, result)).collect();
     let members = members(section);
+    let entries_max = section.take("entries_max", &ValueKind::COUNT);
     let values_max = section.take_or("values_max", &ValueKind::COUNT, LdapConfig::VALUES_MAX);
     let referrals = section.take_or("referrals", &value_kind::FLAG, false);
     let layers = layers::network_settings(section);
     let replica = replica(section, name, data_dir, files);
     let base = base?.into_inner().into();
-    let directory =
-        LdapConfig { servers: servers?, base, scope, filter: filter?, results, members, values_max, referrals };
+    let directory = LdapConfig {
+        servers: servers?,
+        base,
+        scope,
+        filter: filter?,
+        results,
+        members,
+        values_max,
+        entries_max,
+        referrals,
+    };
     if replica.is_some() {
         check_replica_support(section, &directory, asked);
     }
     Some(LdapTableConfig { directory, password_file, lookup_settings: layers, replica })
 }
 
-/// Reports a search that a copy cannot answer. The spans are those of `filter`, `members` and
-/// `referrals`.
+/// Reports a search that a copy cannot answer. The spans are those of `filter`, `members`,
+/// `entries_max` and `referrals`.
 fn check_replica_support(
     section: &Section<'_, '_>,
     directory: &LdapConfig,
-    [filter, members, referrals]: [Range<usize>; 3],
+    [filter, members, entries_max, referrals]: [Range<usize>; 4],
 ) {
     if let Err(error) = ReplicaConfig::check_ldap_config(directory) {
         let (key, place) = match error {
             ReplicaError::Members => ("members", members),
+            ReplicaError::EntriesMax => ("entries_max", entries_max),
             ReplicaError::Referrals => ("referrals", referrals),
             _ => ("filter", filter),
         };
@@ -174,14 +185,25 @@ fn bind(section: &mut Section<'_, '_>, urls: &[LdapUrl], data_dir: &Path) -> (Ld
     (bind, file.map(Spanned::into_inner))
 }
 
+/// `members` and the keys that depend on it.
 fn members(section: &mut Section<'_, '_>) -> Option<GroupMembersConfig> {
-    let attribute = section.take("members", &value_kind::TEXT);
+    let attributes = section.one_or_list("members", &value_kind::TEXT);
+    let keys = ["members_depth", "leaf_result", "terminal_result"].map(|key| (key, section.span_of(key)));
     let depth = section.take_spanned("members_depth", &value_kind::NESTING_DEPTH);
-    if let (None, Some(depth)) = (&attribute, &depth) {
-        section.report(depth.span(), "members_depth", "is not allowed here", "expected only with `members`".into());
+    let leaf = section.one_or_list("leaf_result", &RESULT);
+    let terminal = section.one_or_list("terminal_result", &RESULT);
+    let given = [depth.is_some(), leaf.is_some(), terminal.is_some()];
+    for (key, place) in keys.into_iter().zip(given).filter(|(_, given)| *given && attributes.is_none()).map(|it| it.0) {
+        section.report(place, key, "is not allowed here", "expected only with `members`".into());
     }
+    let results = |key, results: Option<Vec<Spanned<String>>>| {
+        let results = results.unwrap_or_default();
+        results.iter().filter_map(|result| parse_value(section, key, &RESULT, result)).collect()
+    };
+    let (leaf_results, terminal_results) = (results("leaf_result", leaf), results("terminal_result", terminal));
     let depth_max = depth.map_or(GroupMembersConfig::DEPTH_MAX, Spanned::into_inner);
-    attribute.map(|attribute| GroupMembersConfig { attribute: attribute.into(), depth_max })
+    let attributes = attributes?.into_iter().map(|name| name.into_inner().into()).collect();
+    Some(GroupMembersConfig { attributes, leaf_results, terminal_results, depth_max })
 }
 
 fn replica(
