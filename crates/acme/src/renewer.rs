@@ -205,6 +205,9 @@ impl RenewalThread {
     }
 
     fn set_plan(&mut self, plan: Option<RenewalPlan>, now: SystemTime) {
+        if plan == self.plan {
+            return;
+        }
         let chance = || chance((self.parts.random)());
         let managed = |plan: &RenewalPlan| -> Vec<ManagedCertificate> {
             let read = |names: &CertificateNames| ManagedCertificate::read(&plan.settings, names, now, chance());

@@ -26,7 +26,7 @@ pub(crate) const ACME_TLS: &[u8] = b"acme-tls/1";
 pub const CHALLENGES_MAX: usize = 256;
 
 /// Why an answer cannot be added.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ChallengeError {
     /// There are [`CHALLENGES_MAX`] answers already.
     #[error("too many challenges at a time: at most {CHALLENGES_MAX}")]
