@@ -61,6 +61,7 @@ pub struct RenewerParts {
 /// A handle to the thread.
 pub struct CertificateRenewer {
     requests: UnboundedSender<RenewerRequest>,
+    random: fn() -> u64,
     statuses: Arc<Mutex<Vec<AcmeCertificateStatus>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -83,7 +84,8 @@ pub struct AcmeCertificateStatus {
 }
 
 enum RenewerRequest {
-    Reconfigure(Option<RenewalPlan>),
+    /// To this plan, whose certificates have been read.
+    Reconfigure(Option<RenewalPlan>, Vec<ManagedCertificate>),
     Renew(Option<Box<str>>),
     Stop,
 }
@@ -113,6 +115,14 @@ enum AttemptError {
     TimedOut,
 }
 
+impl RenewalPlan {
+    fn read_certificates(&self, random: fn() -> u64) -> Vec<ManagedCertificate> {
+        let now = SystemTime::now();
+        let read = |names| ManagedCertificate::read(&self.settings, names, now, chance(random()));
+        self.certificates.iter().map(read).collect()
+    }
+}
+
 impl CertificateRenewer {
     /// Starts the thread, which does nothing before it has a plan.
     ///
@@ -122,16 +132,20 @@ impl CertificateRenewer {
     pub fn start(parts: RenewerParts) -> io::Result<CertificateRenewer> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (requests, receiver) = unbounded_channel();
+        let random = parts.random;
         let statuses = Arc::<Mutex<Vec<AcmeCertificateStatus>>>::default();
         let renewal = RenewalThread { parts, plan: None, certificates: Vec::new(), statuses: statuses.clone() };
         let run = move || run(renewal, &runtime, receiver);
         let thread = thread::Builder::new().name("acme".into()).spawn(run)?;
-        Ok(CertificateRenewer { requests, statuses, thread: Mutex::new(Some(thread)) })
+        Ok(CertificateRenewer { requests, random, statuses, thread: Mutex::new(Some(thread)) })
     }
 
-    /// Switches to this plan; None: nothing is obtained.
+    /// Switches to this plan; None: nothing is obtained. Reads what is known of its certificates, so this
+    /// blocks on disk I/O.
     pub fn reconfigure(&self, plan: Option<RenewalPlan>) {
-        self.request(RenewerRequest::Reconfigure(plan));
+        let certificates = plan.as_ref().map(|plan| plan.read_certificates(self.random)).unwrap_or_default();
+        *self.statuses.lock() = certificates.iter().map(ManagedCertificate::status).collect();
+        self.request(RenewerRequest::Reconfigure(plan, certificates));
     }
 
     /// Has the next attempt come now: for the certificate with this name, or for all. Returns how many
@@ -183,7 +197,7 @@ fn run(mut renewal: RenewalThread, runtime: &Runtime, mut requests: UnboundedRec
                 },
             };
             match request {
-                Some(RenewerRequest::Reconfigure(plan)) => renewal.set_plan(plan, SystemTime::now()),
+                Some(RenewerRequest::Reconfigure(plan, certificates)) => renewal.set_plan(plan, certificates),
                 Some(RenewerRequest::Renew(name)) => renewal.make_due(name.as_deref(), SystemTime::now()),
                 Some(RenewerRequest::Stop) | None => return,
             }
@@ -204,17 +218,11 @@ impl RenewalThread {
         wait.unwrap_or(SLEEP_MAX).min(SLEEP_MAX)
     }
 
-    fn set_plan(&mut self, plan: Option<RenewalPlan>, now: SystemTime) {
-        if plan == self.plan {
-            return;
+    /// The same plan changes nothing.
+    fn set_plan(&mut self, plan: Option<RenewalPlan>, certificates: Vec<ManagedCertificate>) {
+        if plan != self.plan {
+            (self.plan, self.certificates) = (plan, certificates);
         }
-        let chance = || chance((self.parts.random)());
-        let managed = |plan: &RenewalPlan| -> Vec<ManagedCertificate> {
-            let read = |names: &CertificateNames| ManagedCertificate::read(&plan.settings, names, now, chance());
-            plan.certificates.iter().map(read).collect()
-        };
-        self.certificates = plan.as_ref().map(managed).unwrap_or_default();
-        self.plan = plan;
         self.publish();
     }
 

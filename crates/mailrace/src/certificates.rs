@@ -57,8 +57,9 @@ impl PreparedCertificates {
         let watch = CertificateWatchHandle::new(WatchConfig { acceptor, interval: config.tls.reload_every });
         let (watched, reload_log) = (watch.clone(), log.clone());
         let on_issued = move || {
-            let acceptor = watched.current().acceptor;
-            acceptor.into_iter().for_each(|acceptor| drop(reload_now(&acceptor, &reload_log)));
+            if let Some(acceptor) = watched.current().acceptor {
+                reload_now(&acceptor, &reload_log);
+            }
         };
         let parts = RenewerParts {
             challenges: challenges.clone(),
