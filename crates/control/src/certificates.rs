@@ -27,7 +27,8 @@ pub(crate) struct CertificateStatus {
     pub(crate) issuer: String,
     /// When it expires (RFC 3339).
     pub(crate) expires: String,
-    /// The same in seconds since 1970.
+    /// The same in seconds since 1970, for the metrics.
+    #[serde(skip)]
     pub(crate) expires_seconds: i64,
     /// Seconds until then; negative once it has expired.
     pub(crate) expires_in_seconds: i64,
