@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use net::{Certificate, CertificateError, CertificateFiles};
+use rcgen::KeyPair;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -140,6 +141,11 @@ impl FileStore<'_> {
         Certificate::load(&in_one_file(self.0.certificate_file(names))).ok()
     }
 
+    /// The key of the certificate, if there is one.
+    pub(crate) fn key(&self, names: &CertificateNames) -> Option<KeyPair> {
+        KeyPair::from_pem(&fs::read_to_string(self.0.certificate_file(names)).ok()?).ok()
+    }
+
     /// Replaces the certificate, if the new one is what was ordered.
     pub(crate) fn install(
         &self,
@@ -149,7 +155,8 @@ impl FileStore<'_> {
         now: SystemTime,
     ) -> Result<Certificate, InstallError> {
         let path = self.0.certificate_file(names);
-        let unfinished = write_unfinished(&path, format!("{}\n{key}", chain.trim_end()).as_bytes())?;
+        // The key first, where `key` finds it.
+        let unfinished = write_unfinished(&path, format!("{}\n{chain}", key.trim_end()).as_bytes())?;
         let certificate = Certificate::load(&in_one_file(unfinished.clone()))?;
         if let Some(missing) = names.iter().find(|name| !certificate.names().contains(name)) {
             return Err(InstallError::NameMissing(missing.clone()));
@@ -206,7 +213,7 @@ fn remove(path: &Path) {
 mod tests {
     use std::os::unix::fs::MetadataExt;
 
-    use rcgen::{CertificateParams, KeyPair};
+    use rcgen::CertificateParams;
     use tempfile::TempDir;
 
     use super::*;
@@ -220,6 +227,7 @@ mod tests {
             ca_file: None,
             folder: folder.path().join("acme"),
             renew_before: None,
+            reuses_key: true,
             external_account: None,
         }
     }
@@ -254,6 +262,7 @@ mod tests {
         let (chain, key) = issued(&["mx.example.org"]);
         store.install(&mx, &chain, &key, SystemTime::now()).unwrap();
         assert_eq!(store.certificate(&mx).unwrap().names(), &*mx);
+        assert_eq!(store.key(&mx).unwrap().serialize_pem(), key);
         for file in fs::read_dir(&settings.folder).unwrap() {
             let file = file.unwrap();
             assert_eq!(file.metadata().unwrap().mode() & 0o777, 0o600, "{:?}", file.file_name());

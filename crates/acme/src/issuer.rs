@@ -183,7 +183,8 @@ impl Issuer<'_> {
     }
 
     async fn place_order(&self, account: &Account, names: &CertificateNames) -> Result<(Order, KeyPair), IssueError> {
-        let key = KeyPair::generate()?;
+        let old_key = if self.settings.reuses_key { self.store().key(names) } else { None };
+        let key = old_key.map_or_else(KeyPair::generate, Ok)?;
         let identifiers: Vec<Identifier> = names.iter().map(|name| Identifier::Dns(name.to_string())).collect();
         let order = account.new_order(&NewOrder::new(&identifiers)).await?;
         let stored = StoredOrder {

@@ -389,6 +389,7 @@ mod tests {
             ca_file: None,
             folder: folder.path().to_owned(),
             renew_before: Some(30 * DAY),
+            reuses_key: true,
             external_account: None,
         };
         let names: CertificateNames = names.iter().map(|name| (*name).into()).collect();

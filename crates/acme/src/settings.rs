@@ -23,6 +23,9 @@ pub struct AcmeSettings {
     pub folder: PathBuf,
     /// How long before its end a certificate is renewed. None: a third of its life.
     pub renew_before: Option<Duration>,
+    /// Whether a renewed certificate has the key of the one before it, so that TLSA records of the key
+    /// stay true (RFC 7671 section 5.1).
+    pub reuses_key: bool,
     /// The account elsewhere that a new account belongs to (RFC 8555 section 7.3.4), if the authority
     /// wants one.
     pub external_account: Option<ExternalAccountSettings>,

@@ -45,6 +45,7 @@ pub(super) fn acme(document: &mut Section<'_, '_>, data_dir: &Path) -> Option<Ac
         folder: path(&mut section, "folder", data_dir)
             .unwrap_or_else(|| PathBuf::from(FOLDER.replace("{data_dir}", &data_dir.to_string_lossy()))),
         renew_before: section.take("renew_before", &value_kind::DURATION),
+        reuses_key: section.take_or("reuse_key", &value_kind::FLAG, true),
         external_account: external_account(&mut section, data_dir),
     };
     Some(AcmeSection { settings: accepts.then_some(settings), of_challenge })
