@@ -91,6 +91,8 @@ pub struct Config {
     pub listeners: Vec<ListenerSettings>,
     /// The certificates for TLS. Clients that ask for no other name get the first.
     pub certificates: Vec<CertificateSettings>,
+    /// How certificates are obtained; None: the operator provides all of them.
+    pub acme: Option<acme::AcmeSettings>,
     /// The TLS settings of all listeners.
     pub tls: ServerTlsSettings,
     /// How users log in. None: no listener offers AUTH.

@@ -5,6 +5,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
+use acme::CertificateNames;
 use net::CertificateFiles;
 pub use net::TlsVersion;
 
@@ -13,9 +14,12 @@ pub use net::TlsVersion;
 pub struct CertificateSettings {
     /// Its files, and the names it is used for.
     pub files: CertificateFiles,
-    /// The span of `chain` in the text.
+    /// The names that it is obtained for, by [`Config::acme`](super::Config::acme). None: the operator
+    /// provides the files.
+    pub obtained_for: Option<CertificateNames>,
+    /// The span of `chain` in the text, or of `acme`.
     pub(super) chain_span: Range<usize>,
-    /// The span of `key` in the text.
+    /// The span of `key` in the text, or of `acme`.
     pub(super) key_span: Range<usize>,
 }
 

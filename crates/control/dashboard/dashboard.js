@@ -4,6 +4,8 @@
 
 const TOKEN = "mailrace-token";
 const LISTS_EVERY_MS = 5000;
+const CERTIFICATES_EVERY_MS = 60000;
+const CERTIFICATE_WARNING_SECONDS = 14 * 86400;
 const LOG_LINES_MAX = 200;
 const ROWS = 20;
 
@@ -13,6 +15,7 @@ let samples = [];
 let isOperator = true;
 let logPaused = false;
 let session = 0;
+let certificatesReadAt = -Infinity;
 
 const byId = (id) => document.getElementById(id);
 
@@ -420,6 +423,29 @@ async function readLimits() {
   ], load.gauges, "No gauge was read yet."));
 }
 
+function certificateState(certificate) {
+  const left = certificate.expires_in_seconds;
+  if (certificate.placeholder) return pill("not issued yet: a placeholder", "warn");
+  if (left <= 0) return pill("has expired", "bad");
+  return pill(`expires in ${duration(left)}`, left < CERTIFICATE_WARNING_SECONDS ? "warn" : "good");
+}
+
+/** Once a minute: certificates change every few weeks. */
+async function readCertificates() {
+  if (performance.now() - certificatesReadAt < CERTIFICATES_EVERY_MS) return;
+  const { certificates } = await ask("/api/v1/status");
+  certificatesReadAt = performance.now();
+  show("certificates", el("h3", {}, "Certificates"), table("Certificates", [
+    ["Names", (certificate) => certificate.names.join(", ")],
+    ["State", certificateState],
+    ["Expires", (certificate) => (certificate.placeholder ? "–" : certificate.expires.slice(0, 10))],
+    ["Issuer", (certificate) => certificate.issuer],
+  ], certificates, "No listener has TLS."));
+  const names = (some) => some.map((certificate) => certificate.names[0]).join(", ");
+  const expired = certificates.filter((certificate) => !certificate.placeholder && certificate.expires_in_seconds <= 0);
+  showAlert("expired", expired.length && "bad", `Certificates that have expired: ${names(expired)}. Clients refuse them.`);
+}
+
 async function readState() {
   const response = await fetch("/readyz", { cache: "no-store" });
   const state = byId("state");
@@ -466,7 +492,7 @@ async function attempt(run) {
 
 async function refresh() {
   const mine = session;
-  const readers = [readNextHops, readDestinations, readQueues, readLimits];
+  const readers = [readNextHops, readDestinations, readQueues, readLimits, readCertificates];
   for (const read of readers) {
     if (mine !== session || document.hidden) return;
     await attempt(read);

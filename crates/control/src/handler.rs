@@ -24,6 +24,7 @@ use serde_json::{Value, json};
 use spool::SpooledMessage;
 
 use super::adaptive::{self, AdaptiveValue};
+use super::certificates::{AcmeCertificateRow, CertificateStatus};
 use super::explain::{AddressTrace, MessageState, access};
 use super::list::{self, QueuedRecipient};
 use super::load::{self, LoadStatus};
@@ -109,6 +110,8 @@ impl ControlHandler {
             ControlRequest::TableAccept { table } => self.accept_table_removals(caller, table)?,
             ControlRequest::ReportsShow => write_rows(&self.pending_reports()?, out)?,
             ControlRequest::ReportsSend { domain } => write_rows(&self.send_reports(caller, domain)?, out)?,
+            ControlRequest::AcmeStatus => write_rows(&self.acme_certificates()?, out)?,
+            ControlRequest::AcmeRenew { name } => writeln!(out, "{}", self.renew_certificates(caller, name)?)?,
             ControlRequest::ClusterStatus => write_rows(&self.cluster()?.lanes(), out)?,
             ControlRequest::ClusterNodes => {
                 let nodes = self.cluster()?.nodes().map_err(ControlError::Refused)?;
@@ -132,6 +135,38 @@ impl ControlHandler {
             ControlRequest::Status => out.write_all(self.metrics()?.as_bytes())?,
         }
         Ok(())
+    }
+
+    /// The certificates of the listeners.
+    pub(super) fn certificates(&self) -> Vec<CertificateStatus> {
+        self.parts.certificates.statuses(SystemTime::now())
+    }
+
+    fn acme_certificates(&self) -> ControlResult<Vec<AcmeCertificateRow>> {
+        match self.parts.certificates.acme_rows() {
+            rows if rows.is_empty() => {
+                Err(ControlError::Refused("the server obtains no certificates: see [acme] in the configuration".into()))
+            }
+            rows => Ok(rows),
+        }
+    }
+
+    fn renew_certificates(&self, caller: &str, name: Option<String>) -> ControlResult<usize> {
+        let named = name.clone();
+        let order = ControlRequest::AcmeRenew { name };
+        self.logged(
+            caller,
+            &order,
+            |count| plural(*count, "certificate"),
+            || {
+                self.acme_certificates()?;
+                let renewer = self.parts.certificates.renewer.as_ref();
+                match renewer.map_or(0, |renewer| renewer.renew(named.as_deref())) {
+                    0 => Err(ControlError::Refused("the server obtains no certificate for this name".into())),
+                    count => Ok(count),
+                }
+            },
+        )
     }
 
     fn cluster(&self) -> ControlResult<&dyn ClusterOperator> {
@@ -600,6 +635,7 @@ impl ControlHandler {
             sender_auth: self.parts.sender_auth.clone(),
             reports: self.parts.reports.as_ref().map(|reports| reports.counters.clone()),
             handshakes: self.parts.intake.tls_handshakes.counts(),
+            certificates: self.certificates(),
             logins: self.parts.intake.logins.as_ref().map(|logins| logins.credentials.stats()),
             load: self.parts.intake.load.report(),
             log_lines_dropped: self.shared.log.lines_dropped(),

@@ -26,6 +26,8 @@
 //! | `status` | metrics in the Prometheus text format |
 //! | `reports-show` | an object for each report that is being counted |
 //! | `reports-send {"domain": DOMAIN}` | an object for each report and destination: what became of it |
+//! | `acme-status` | an object for each certificate that the server obtains |
+//! | `acme-renew {"name": NAME}` | a number: certificates for which the next attempt comes now |
 //! | `cluster-status` | an object for each lane of the cluster |
 //! | `cluster-nodes` | an object for each node that is alive |
 //! | `cluster-drain` | nothing; the server hands its lanes over and stops |
@@ -34,6 +36,8 @@
 mod adaptive;
 pub mod adaptive_text;
 pub mod api;
+mod certificates;
+pub mod certificates_text;
 mod cluster;
 pub mod cluster_text;
 pub mod columns;
@@ -82,6 +86,7 @@ use sender_auth::signing::SigningCounters;
 use sender_auth::srs::SrsCounters;
 
 pub use adaptive::{AdaptiveValue, Bounds};
+pub use certificates::CertificateParts;
 pub use cluster::{ClusterOperator, LaneReport, NodeReport};
 pub use current_handler::CurrentHandler;
 pub use explain::{AddressExplainer, Deliverability};
@@ -142,6 +147,8 @@ pub struct ControlParts {
     pub srs: Option<Arc<SrsCounters>>,
     /// The sender of reports; None: no reports are sent.
     pub reports: Option<ReportParts>,
+    /// The certificates of the listeners.
+    pub certificates: CertificateParts,
 }
 
 impl ControlHandler {

@@ -22,6 +22,8 @@ use spool::Stats;
 
 use text::MetricsText;
 
+use crate::certificates::CertificateStatus;
+
 pub(crate) use openmetrics::to_openmetrics;
 
 /// The state of the queues.
@@ -148,6 +150,8 @@ pub(crate) struct MetricsSnapshot {
     pub sender_auth: Option<Arc<VerdictCounters>>,
     /// Reports, if any are sent.
     pub reports: Option<Arc<ReportCounters>>,
+    /// The certificates of listeners.
+    pub certificates: Vec<CertificateStatus>,
     /// TLS handshakes, by version, or failed.
     pub handshakes: [(&'static str, u64); 3],
     /// Logins, if `[auth]` is configured.
@@ -203,6 +207,7 @@ pub(crate) fn render(snapshot: &MetricsSnapshot) -> String {
     }
     out.family("mailrace_tls_handshakes_total", "TLS handshakes by version, or failed", "counter");
     snapshot.handshakes.iter().for_each(|(result, count)| out.sample(&[("result", result)], count));
+    write_certificates(&snapshot.certificates, &mut out);
     snapshot.logins.iter().for_each(|logins| write_logins(logins, &mut out));
     write_load(&snapshot.load, &mut out);
     out.counter("mailrace_log_lines_dropped_total", "Log lines lost", snapshot.log_lines_dropped);
@@ -216,6 +221,23 @@ pub(crate) fn render(snapshot: &MetricsSnapshot) -> String {
     write_spool(&snapshot.spool, &mut out);
     tables::write_tables(&snapshot.tables, &mut out);
     out.into()
+}
+
+/// A certificate has the label of its first name, and its number in the configuration.
+fn write_certificates(certificates: &[CertificateStatus], out: &mut MetricsText) {
+    if certificates.is_empty() {
+        return;
+    }
+    let help = "When each certificate of the listeners expires, in seconds since 1970";
+    out.family("mailrace_certificate_expiry_seconds", help, "gauge");
+    let issued = certificates.iter().zip(1..).filter(|(certificate, _)| !certificate.placeholder);
+    for (certificate, number) in issued {
+        let (name, number) = (certificate.names.first().map_or("", String::as_str), number.to_string());
+        out.sample(&[("name", name), ("number", &number)], certificate.expires_seconds);
+    }
+    let placeholders = certificates.iter().filter(|certificate| certificate.placeholder).count();
+    let help = "Certificates that have not been issued yet, for which one of our own stands in";
+    out.gauge("mailrace_certificate_placeholders", help, placeholders as u64);
 }
 
 fn write_rate_limits(limits: &[LimitStats], out: &mut MetricsText) {
@@ -393,6 +415,17 @@ mod tests {
         }
     }
 
+    fn certificate(name: &str, placeholder: bool) -> CertificateStatus {
+        CertificateStatus {
+            names: vec![name.to_owned()],
+            issuer: "CN=a".into(),
+            expires: "2027-01-01T00:00:00.000Z".into(),
+            expires_seconds: 1_798_761_600,
+            expires_in_seconds: 10,
+            placeholder,
+        }
+    }
+
     #[test]
     fn the_text_is_what_prometheus_reads() {
         let mut queues = sample::queues().queues;
@@ -430,6 +463,7 @@ mod tests {
             signatures: Some(SignatureCounts { made: [("rsa-sha256", 12), ("ed25519-sha256", 13)], deferred: 1 }),
             sender_auth: Some(Arc::default()),
             reports: Some(Arc::default()),
+            certificates: vec![certificate("mx.example.org", false), certificate("b.example", true)],
             handshakes: [("TLSv1.2", 1), ("TLSv1.3", 2), ("failed", 0)],
             logins: Some(CredentialStats {
                 accepted: 5,

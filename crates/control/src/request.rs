@@ -118,6 +118,14 @@ pub enum ControlRequest {
         /// The domain.
         domain: String,
     },
+    /// Shows the certificates that the server obtains.
+    AcmeStatus,
+    /// Has the next attempt at them come now.
+    AcmeRenew {
+        /// A name of the certificate; none: all.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        name: Option<String>,
+    },
     /// Shows the lanes of the cluster.
     ClusterStatus,
     /// Shows its nodes.
@@ -180,6 +188,7 @@ impl ControlRequest {
             | ControlRequest::Resume { .. }
             | ControlRequest::TableAccept { .. }
             | ControlRequest::ReportsSend { .. }
+            | ControlRequest::AcmeRenew { .. }
             | ControlRequest::ClusterDrain
             | ControlRequest::Reload => true,
             _ => false,
@@ -264,6 +273,9 @@ mod tests {
             ControlRequest::TableStats { table: None },
             ControlRequest::TableStats { table: Some(name()) },
             ControlRequest::TableAccept { table: name() },
+            ControlRequest::AcmeStatus,
+            ControlRequest::AcmeRenew { name: None },
+            ControlRequest::AcmeRenew { name: Some(name()) },
             ControlRequest::ClusterStatus,
             ControlRequest::ClusterNodes,
             ControlRequest::ClusterDrain,

@@ -77,11 +77,7 @@ impl fmt::Display for ConfigSummary<'_> {
             let api = if listener.api { ", the API" } else { "" };
             writeln!(f, "  listener   {protocol} on {}{tls}{auth}{api}", listener.address)?;
         }
-        for certificate in &config.certificates {
-            let names = certificate.files.names.join(", ");
-            let names = if names.is_empty() { "the names in it" } else { &names };
-            writeln!(f, "  certificate {}: for {names}", certificate.files.chain.display())?;
-        }
+        write_certificates(config, f)?;
         if let Some(auth) = &config.auth {
             let source = match &auth.source {
                 AuthBackend::Passwords(table) => format!("passwords in {table:?}"),
@@ -139,6 +135,23 @@ fn describe_table(kind: &TableKind) -> String {
             format!("{word} {}{}", urls.join(", "), if ldap.replica.is_some() { " (replica)" } else { "" })
         }
     }
+}
+
+/// The certificates, and who issues those that the server obtains.
+fn write_certificates(config: &Config, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    for certificate in &config.certificates {
+        let names = match &certificate.obtained_for {
+            Some(names) => names.join(", "),
+            None if certificate.files.names.is_empty() => "the names in it".to_owned(),
+            None => certificate.files.names.join(", "),
+        };
+        let issuer = config.acme.as_ref().filter(|_| certificate.obtained_for.is_some());
+        let issuer =
+            issuer.map(|acme| format!(", obtained from {} by {}", acme.directory.host(), acme.challenge.name()));
+        let issuer = issuer.unwrap_or_default();
+        writeln!(f, "  certificate {}: for {names}{issuer}", certificate.files.chain.display())?;
+    }
+    Ok(())
 }
 
 /// The routes and queues.

@@ -1,5 +1,7 @@
 //! The command line and its help, which clap makes from this file.
 
+mod acme;
+mod reports;
 mod tune_runs;
 
 use std::ffi::OsString;
@@ -19,6 +21,8 @@ use control::request::SummaryKey;
 use control::text::{DurationArg, SerdeAsText};
 use control::tokens::Role;
 
+pub use acme::AcmeCommand;
+pub use reports::ReportsCommand;
 pub use tune_runs::{MeasuredFigure, TuneMeasureArgs, TuneRunArgs, TuneSearchArgs};
 
 /// The end of the help.
@@ -163,6 +167,9 @@ pub enum Command {
     /// Show and send what is reported to the owners of other domains
     #[command(subcommand)]
     Reports(ReportsCommand),
+    /// Show and renew the certificates that the server obtains itself
+    #[command(subcommand)]
+    Acme(AcmeCommand),
     /// Show and drain a cluster of servers
     #[command(subcommand)]
     Cluster(ClusterCommand),
@@ -195,28 +202,6 @@ pub enum Command {
     Completions {
         /// The shell
         shell: Shell,
-    },
-}
-
-/// Commands for reports to the owners of other domains.
-#[derive(Debug, Subcommand)]
-pub enum ReportsCommand {
-    /// Show what has been counted and is not reported yet
-    Show {
-        /// Print a JSON object for each report
-        #[arg(long)]
-        json: bool,
-    },
-    /// Send the reports about a domain now, with what has been counted so far
-    ///
-    /// They are sent as at the end of the day: to the destinations that the domain names and that have
-    /// agreed. What is counted afterwards is in another report.
-    Send {
-        /// The domain
-        domain: String,
-        /// Print a JSON object for each report and destination
-        #[arg(long)]
-        json: bool,
     },
 }
 

@@ -10,8 +10,8 @@ use queue::OperatorAction;
 
 use crate::check::{self, ConfigCheck, ConfigSummary};
 use crate::cli::{
-    BenchCommand, Cli, ClusterCommand, Command, DkimCommand, ImportCommand, LaneArgs, LogCommand, QueueCommand,
-    ReportsCommand, SpoolCommand, TableCommand, TokenCommand, TuneCommand,
+    AcmeCommand, BenchCommand, Cli, ClusterCommand, Command, DkimCommand, ImportCommand, LaneArgs, LogCommand,
+    QueueCommand, ReportsCommand, SpoolCommand, TableCommand, TokenCommand, TuneCommand,
 };
 use crate::exit::{self, ExitError};
 use crate::output::{is_output_closed, output};
@@ -85,6 +85,12 @@ fn dispatch(cli: &Cli) -> anyhow::Result<()> {
         }
         Command::Reports(ReportsCommand::Send { domain, json }) => {
             control_client::send_reports(&config::load(config)?.config, domain, *json)
+        }
+        Command::Acme(AcmeCommand::Status { json }) => {
+            control_client::print_acme_status(&config::load(config)?.config, *json)
+        }
+        Command::Acme(AcmeCommand::Renew { name }) => {
+            control_client::renew_certificates(&config::load(config)?.config, name.as_deref())
         }
         Command::Cluster(ClusterCommand::Status { json }) => {
             control_client::print_lanes(&config::load(config)?.config, *json)

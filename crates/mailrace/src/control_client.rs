@@ -2,6 +2,7 @@
 //! show its answers. An answer is read whole before it is shown, so that the server does not wait
 //! for a pager.
 
+mod certificates;
 mod cluster;
 mod mailq;
 mod message;
@@ -30,6 +31,7 @@ use crate::output::output;
 use config::Config;
 use mail::printable;
 
+pub use certificates::{print_acme_status, renew_certificates};
 pub use cluster::{drain_node, print_lanes, print_nodes};
 pub use mailq::mailq;
 pub use message::print_message;

@@ -30,7 +30,7 @@ use intake::{DomainMatcher, IntakeContext, ThrottledLog};
 use lookup::directory::{self, RecipientDirectory};
 use mail::{Address, LogLevel, OperatorLog, SenderRewriter, ServerLog};
 use mta_sts::{FetchConfig, PolicyCache};
-use net::{TlsClient, TlsServer, TlsServerError, TrustedRoots};
+use net::{CertificateSource, ChallengeStore, TlsClient, TlsServer, TrustedRoots};
 use nix::ifaddrs::getifaddrs;
 use protocol::sasl;
 use protocol::smtp::MailProtocol;
@@ -70,13 +70,19 @@ pub fn session_tolerance(config: &Config) -> smtp::TolerancePolicy {
     }
 }
 
-/// The TLS acceptor for clients, if any listener uses TLS. Reads the certificates.
-pub fn load_tls_acceptor(config: &Config) -> Result<Option<TlsServer>, TlsServerError> {
+/// The TLS acceptor for clients, if any listener uses TLS. Reads the certificates; a placeholder stands
+/// for those that are to be obtained.
+pub fn load_tls_acceptor(config: &Config, challenges: &Arc<ChallengeStore>) -> anyhow::Result<Option<Arc<TlsServer>>> {
     if !has_tls(config) {
         return Ok(None);
     }
-    let files = config.certificates.iter().map(|certificate| certificate.files.clone()).collect();
-    TlsServer::new(files, config.tls.version_min, config.tls.handshake_timeout).map(Some)
+    let source = |certificate: &config::CertificateSettings| -> anyhow::Result<CertificateSource> {
+        let placeholder = certificate.obtained_for.as_ref().map(acme::placeholder).transpose()?;
+        Ok(CertificateSource { files: certificate.files.clone(), placeholder })
+    };
+    let sources = config.certificates.iter().map(source).collect::<anyhow::Result<Vec<_>>>()?;
+    let tls_server = TlsServer::new(sources, config.tls.version_min, config.tls.handshake_timeout)?;
+    Ok(Some(Arc::new(tls_server.with_challenges(challenges.clone())?)))
 }
 
 /// Whether any listener uses TLS.
@@ -530,6 +536,7 @@ pub fn control_parts(
         signatures: None,
         srs: None,
         reports: None,
+        certificates: control::CertificateParts::default(),
     }
 }
 

@@ -11,6 +11,7 @@ use net::{BoundListener, InheritedSockets, ListenerOpener, ListenerSocket, TlsSe
 use protocol::TlsMode;
 use protocol::smtp::server as smtp;
 
+use crate::certificates::RunningCertificates;
 use crate::from_config;
 use crate::logins::ServerSecret;
 use crate::retrieval_parts::{self, RetrievalListeners, RetrievalParts};
@@ -47,8 +48,8 @@ pub struct SessionParts<'a> {
     pub retrieval: &'a RetrievalParts,
     /// What the listeners of the API share.
     pub api: &'a Api,
-    /// The TLS acceptor, if any listener uses TLS.
-    pub acceptor: Option<&'a Arc<TlsServer>>,
+    /// The TLS acceptor, if any listener uses TLS, and the answers to certificate authorities.
+    pub certificates: &'a RunningCertificates,
     /// For logins; it can be read only after privileges are dropped.
     pub secret: Option<ServerSecret>,
     /// For each worker, what passes commit results to its thread.
@@ -58,11 +59,12 @@ pub struct SessionParts<'a> {
 impl SessionParts<'_> {
     /// The listeners of a configuration, whose sockets are in its order.
     pub fn listeners(&self, config: &Config, sockets: Vec<Arc<ListenerSocket>>) -> Vec<BoundListener> {
+        let acceptor = self.acceptor();
         let retrieval = RetrievalListeners {
             config,
             parts: self.retrieval,
-            context: retrieval_parts::context(self.intake, self.retrieval),
-            acceptor: self.acceptor,
+            context: retrieval_parts::context(self.intake, self.retrieval, &self.certificates.challenges),
+            acceptor: acceptor.as_ref(),
             secret: self.secret,
             workers: self.commit_notifiers.len(),
         };
@@ -76,11 +78,14 @@ impl SessionParts<'_> {
         config.listeners.iter().zip(sockets).enumerate().map(listener).collect()
     }
 
+    fn acceptor(&self) -> Option<Arc<TlsServer>> {
+        self.certificates.watch.current().acceptor
+    }
+
     fn api_listener(&self, config: &Config, listener: &ListenerSettings, socket: Arc<ListenerSocket>) -> BoundListener {
         let settings = from_config::api_settings(config);
         let has_implicit_tls = listener.tls == TlsMode::Implicit;
-        let service =
-            ApiListener::new(self.api, settings, self.acceptor.cloned(), has_implicit_tls, listener.proxies.clone());
+        let service = ApiListener::new(self.api, settings, self.acceptor(), has_implicit_tls, listener.proxies.clone());
         let services = self.commit_notifiers.iter().map(|_| service.clone());
         BoundListener::new(socket, listener.protocol.name(), services)
     }
@@ -103,12 +108,13 @@ impl SessionParts<'_> {
             tolerance: from_config::session_tolerance(config),
             limits: config.limits.session.clone(),
         });
+        let acceptor = self.acceptor();
         let service = |commit_notifier: &CommitNotifier| ListenerContext {
             intake: self.intake.clone(),
             address: listener.address,
             smtp_config: smtp_config.clone(),
             commit_notifier: commit_notifier.clone(),
-            acceptor: self.acceptor.cloned(),
+            acceptor: acceptor.clone(),
             // The clients are users and not servers.
             adds_missing_headers: listener.protocol == ListenerProtocol::Submission,
             is_from_content_filter: listener.from_content_filter,

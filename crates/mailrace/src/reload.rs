@@ -47,7 +47,7 @@ use mta_sts::PolicyCache;
 use net::{BoundListener, InheritedSockets, ListenerSocket, SessionWorkers, TlsServer, session_runtime};
 use tokio::runtime::Runtime;
 
-use crate::certificates::{self, CertificateWatchHandle, WatchConfig};
+use crate::certificates::{self, RunningCertificates};
 use crate::cluster::RunningCluster;
 use crate::exit::{self, ExitError, FormattedError};
 use crate::from_config::DnsblLists;
@@ -114,8 +114,8 @@ pub struct RunningServer {
     pub drop_scanner: Option<DropFolderScanner>,
     /// The load monitor.
     pub gauges: load::LoadMonitorThread,
-    /// The acceptor that the certificate task watches.
-    pub certificate_watch: CertificateWatchHandle,
+    /// What obtains and reloads certificates.
+    pub certificates: RunningCertificates,
     /// The log.
     pub log: Arc<Log>,
 }
@@ -175,7 +175,7 @@ impl RunningServer {
         doubts.iter().for_each(|doubt| self.log.event(LogLevel::Warning, doubt, &[]));
         if differences.is_empty() && self.tables.is_same(&tables) {
             let changes = self.senders.reload_files(&loaded.config, &self.tables)?;
-            let acceptor = self.certificate_watch.current().acceptor;
+            let acceptor = self.certificates.watch.current().acceptor;
             let has_fresh = acceptor.is_some_and(|acceptor| certificates::reload_now(&acceptor, &self.log));
             self.loaded = loaded;
             let mut report: Vec<String> = Vec::new();
@@ -229,9 +229,9 @@ impl RunningServer {
             chosen,
         } = parts;
         let report_context = self.report_context(new, &intake.directory, &senders.signing)?;
-        let acceptor = match self.certificate_watch.current().acceptor {
+        let acceptor = match self.certificates.watch.current().acceptor {
             Some(same) if is_same_tls(old, new) && from_config::has_tls(new) => Some(same),
-            _ => from_config::load_tls_acceptor(new)?.map(Arc::new),
+            _ => from_config::load_tls_acceptor(new, &self.certificates.challenges)?,
         };
         let (open, inherited) = (self.workers.listeners(), InheritedSockets::default());
         let sockets = match self.drain_only {
@@ -310,10 +310,12 @@ impl RunningServer {
         }
         self.gauges.reconfigure(config.load.limits.clone(), config.load.every);
         let intake = Arc::new(intake_context::reload(&self.intake, config, policy));
+        self.certificates.reconfigure(acceptor.clone(), config, self.drain_only);
         let context = self.control_context.clone();
         let rules = access_rules.clone();
         let parts = from_config::control_parts(config, explainer, intake.clone(), &retrieval, rules, &tables, &lists);
-        let parts = server_parts::with_counters(parts, chosen, &senders, self.reports.as_ref());
+        let certificates = self.certificates.control_parts();
+        let parts = server_parts::with_counters(parts, chosen, &senders, self.reports.as_ref(), certificates);
         self.control_server.set_handler(ControlHandler::new(parts, context));
         if let Some(scanner) = &self.drop_scanner {
             let signing = &senders.signing;
@@ -324,7 +326,7 @@ impl RunningServer {
             intake: &intake,
             retrieval: &retrieval,
             api: &self.api,
-            acceptor: acceptor.as_ref(),
+            certificates: &self.certificates,
             secret,
             commit_notifiers,
         };
@@ -332,8 +334,6 @@ impl RunningServer {
         if config.limits.backlog != self.loaded.config.limits.backlog {
             listeners.iter().for_each(|listener| self.set_backlog(listener, config.limits.backlog));
         }
-        self.certificate_watch
-            .set_config(WatchConfig { acceptor: acceptor.clone(), interval: config.tls.reload_every });
         if let Some(acceptor) = &acceptor {
             // They have been checked; if one was damaged since, the old one stays, and this is
             // logged.

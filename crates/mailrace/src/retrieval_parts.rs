@@ -12,7 +12,7 @@ use futures_util::future::BoxFuture;
 use intake::IntakeContext;
 use mail::OperatorLog;
 use mailbox::maildrop::DotLineCache;
-use net::{BoundListener, ConnectionLimiter, ConnectionLimits, ListenerSocket, TlsClient, TlsServer};
+use net::{BoundListener, ChallengeStore, ConnectionLimiter, ConnectionLimits, ListenerSocket, TlsClient, TlsServer};
 use protocol::TlsMode;
 use protocol::backend_login::BackendLoginMethod;
 use protocol::imap::server::{ImapAuthConfig, ImapLimits, ImapServerConfig};
@@ -191,7 +191,11 @@ pub struct RetrievalListeners<'a> {
 }
 
 /// What the sessions of retrieval share with those that receive mail, and where mailboxes are.
-pub fn context(intake: &IntakeContext, parts: &RetrievalParts) -> Arc<RetrievalContext> {
+pub fn context(
+    intake: &IntakeContext,
+    parts: &RetrievalParts,
+    challenges: &Arc<ChallengeStore>,
+) -> Arc<RetrievalContext> {
     Arc::new(RetrievalContext {
         hostname: intake.hostname.clone(),
         credentials: intake.logins.as_ref().map(|logins| logins.credentials.clone()),
@@ -200,6 +204,7 @@ pub fn context(intake: &IntakeContext, parts: &RetrievalParts) -> Arc<RetrievalC
         connection_limiter: parts.limiter.clone(),
         counters: parts.counters.clone(),
         tls_handshakes: intake.tls_handshakes.clone(),
+        challenges: challenges.clone(),
         reserved_networks: intake.reserved_networks.clone(),
         trusted_networks: intake.relay_networks.clone(),
         event_log: intake.event_log.clone(),

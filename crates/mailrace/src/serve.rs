@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use ::cluster::StartingNode;
 use anyhow::Context;
@@ -32,14 +32,14 @@ use intake::drop_folder::DropFolderScanner;
 use intake::{CommitNotifier, IntakeContext};
 use load::{LoadMonitor, MachineGaugeReader};
 use mail::{LogLevel, ServerLog};
-use net::{BoundListener, InheritedSockets, ListenerSocket, SessionWorkers, TlsServer, session_runtime};
+use net::{BoundListener, InheritedSockets, ListenerSocket, SessionWorkers, session_runtime};
 use sender_auth::reports::ReportCollector;
 use spool::{CommitStepConfig, Disk, Durability, FolderDisk, LiveMessage, Spool};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use crate::certificates::{self, CertificateWatchHandle, WatchConfig};
+use crate::certificates::{self, PreparedCertificates, RunningCertificates};
 use crate::cluster::{self, ClusterFence, RunningCluster};
 use crate::exit::ExitError;
 use crate::listeners::{self, SessionParts};
@@ -80,8 +80,7 @@ pub fn run(loaded: &LoadedConfig, drain_only: bool) -> anyhow::Result<()> {
     let sessions = server_parts::session_limits(config, limits)?;
     let identity = ProcessUser::resolve(loaded)?;
     // Only root may be able to read the keys, so this comes before dropping privileges.
-    let doubts = config::check_certificates(loaded, SystemTime::now())?;
-    let acceptor = from_config::load_tls_acceptor(config)?.map(Arc::new);
+    let tls = PreparedCertificates::load(loaded)?;
     let sockets = open_sockets(config, limits, drain_only)?;
     create_folders(config, &identity)?;
     let log = Arc::new(Log::open(&config.log)?);
@@ -91,12 +90,12 @@ pub fn run(loaded: &LoadedConfig, drain_only: bool) -> anyhow::Result<()> {
         log.event(LogLevel::Warning, "running as root; set `user` to drop privileges after binding", &[]);
     }
     server_parts::log_config_warnings(config, sessions, &log);
-    log_doubts(&doubts, &log);
+    let tls = tls.start(config, &log)?;
     log_doubts(&config::check_secret_files(loaded)?, &log);
     let secret = logins::load_or_create_secret(config)?;
     let (reload_sender, mut reload_requests) = unbounded_channel();
     let stop_server = stop_order(command_sender.clone());
-    let inputs = StartInputs { sockets, acceptor, secret, limits, launcher, reload_sender, stop_server, drain_only };
+    let inputs = StartInputs { sockets, tls, secret, limits, launcher, reload_sender, stop_server, drain_only };
     let mut running = start(loaded, inputs, log.clone())?;
     is_serving.store(true, Relaxed);
     announce(loaded, &running.workers.listeners(), &log);
@@ -105,7 +104,8 @@ pub fn run(loaded: &LoadedConfig, drain_only: bool) -> anyhow::Result<()> {
         start_drain(&running, command_sender, &log);
     }
     // This runs while the thread waits for a command.
-    runtime.spawn(certificates::watch(running.certificate_watch.clone(), log.clone()));
+    runtime.spawn(certificates::watch(running.certificates.watch.clone(), log.clone()));
+    running.certificates.obtain(config, drain_only);
     loop {
         // The code of the start, or of a reload, is not needed for long.
         pages.release();
@@ -193,8 +193,10 @@ fn stop(running: RunningServer, runtime: &Runtime, log: &Log) -> u64 {
         cluster,
         drop_scanner,
         gauges,
+        certificates,
         ..
     } = running;
+    certificates.renewer.stop();
     let spool = intake.spool.clone();
     drop(intake);
     if !runtime.block_on(workers.drain(STOP_TIME_MAX)) {
@@ -240,7 +242,8 @@ fn create_folders(config: &Config, identity: &ProcessUser) -> Result<(), Privile
     };
     identity.make_drop_folder(&config.data_dir)?;
     let files = log.into_iter().chain([config.admin.socket.as_path()]).chain(replica_files(config));
-    let folders = [&config.data_dir].into_iter().chain(&config.spool.lanes).map(PathBuf::as_path);
+    let acme = config.acme.as_ref().map(|acme| &acme.folder);
+    let folders = [&config.data_dir].into_iter().chain(&config.spool.lanes).chain(acme).map(PathBuf::as_path);
     for folder in folders.chain(files.filter_map(Path::parent)) {
         identity.make_folder(folder)?;
     }
@@ -266,7 +269,7 @@ fn close(spool: Arc<Spool>, log: &Log) {
 /// What is there before the first part is built.
 struct StartInputs {
     sockets: Vec<Arc<ListenerSocket>>,
-    acceptor: Option<Arc<TlsServer>>,
+    tls: RunningCertificates,
     secret: Option<ServerSecret>,
     limits: ProcessLimits,
     launcher: Option<LauncherSocket>,
@@ -291,7 +294,7 @@ fn start_control_server(
 
 /// Opens the spool and starts everything, the listeners last.
 fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::Result<RunningServer> {
-    let StartInputs { sockets, acceptor, secret, limits, launcher, reload_sender, stop_server, drain_only } = inputs;
+    let StartInputs { sockets, tls, secret, limits, launcher, reload_sender, stop_server, drain_only } = inputs;
     let config = &loaded.config;
     let tables = OpenTables::open(config, tables::table_event_logger(log.clone()))?;
     // A server that drains its queue makes no mail of its own.
@@ -322,7 +325,7 @@ fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::R
         from_config::control_parts(config, explainer, intake.clone(), &retrieval, rules, &tables, &dnsbl_lists);
     let signing = &senders.signing;
     let reports = collector.map(|collector| start_reports(config, collector, &intake, signing, &log)).transpose()?;
-    let parts = server_parts::with_counters(control_parts, chosen, &senders, reports.as_ref());
+    let parts = server_parts::with_counters(control_parts, chosen, &senders, reports.as_ref(), tls.control_parts());
     let (control_server, api) = start_control_server(config, parts, &control_context)?;
     let drop_scanner = (!drain_only).then(|| start_drop_scanner(config, &intake, signing, &log)).transpose()?;
     let commit_notifiers: Box<[CommitNotifier]> = (0..limits.threads).map(|_| CommitNotifier::default()).collect();
@@ -330,7 +333,7 @@ fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::R
         intake: &intake,
         retrieval: &retrieval,
         api: &api,
-        acceptor: acceptor.as_ref(),
+        certificates: &tls,
         secret,
         commit_notifiers: &commit_notifiers,
     };
@@ -359,7 +362,7 @@ fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::R
         cluster,
         drop_scanner,
         gauges,
-        certificate_watch: CertificateWatchHandle::new(WatchConfig { acceptor, interval: config.tls.reload_every }),
+        certificates: tls,
         log,
     })
 }

@@ -247,13 +247,14 @@ pub fn random() -> u64 {
     RandomState::new().hash_one(std::process::id())
 }
 
-/// Adds what was chosen in place of the configuration, the counters that the metrics show, and the sender of
-/// reports.
+/// Adds what was chosen in place of the configuration, the counters that the metrics show, the sender of
+/// reports, and the certificates.
 pub fn with_counters(
     parts: ControlParts,
     chosen: Vec<AdaptiveValue>,
     senders: &SenderParts,
     reports: Option<&RunningReports>,
+    certificates: control::CertificateParts,
 ) -> ControlParts {
     ControlParts {
         chosen,
@@ -261,6 +262,7 @@ pub fn with_counters(
         signatures: senders.signing.counters_if_signing(),
         srs: senders.srs.as_ref().map(|srs| srs.counters().clone()),
         reports: reports.map(RunningReports::control_parts),
+        certificates,
         ..parts
     }
 }

@@ -3,7 +3,8 @@
 //!
 //! Everything is checked before use: a server can present any [`Certificate`]. Whether clients
 //! trust it is up to them. An expired certificate is not an error but a [`CertificateWarning`]: a
-//! server with an expired certificate still encrypts.
+//! server with an expired certificate still encrypts. A certificate can also be made in memory: the
+//! placeholder for one that has not been issued yet.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -41,8 +42,10 @@ pub struct CertificateFiles {
 pub struct Certificate {
     pub(crate) signer: Arc<CertifiedKey>,
     names: Vec<Box<str>>,
+    issuer: Box<str>,
     not_before: SystemTime,
     not_after: SystemTime,
+    is_placeholder: bool,
 }
 
 /// A problem that clients will notice.
@@ -95,7 +98,30 @@ pub enum CertificateError {
     },
 }
 
+/// What is wrong with a chain and its key.
+#[derive(Debug, thiserror::Error)]
+pub enum ChainError {
+    /// The chain has no valid certificate.
+    #[error("no valid certificate: {0}")]
+    Certificate(String),
+    /// The key cannot sign.
+    #[error("no usable private key: {0}")]
+    Key(String),
+    /// Certificate and key do not match.
+    #[error("the key does not match the certificate")]
+    Mismatch,
+}
+
 impl CertificateError {
+    fn in_files(files: &CertificateFiles, error: ChainError) -> CertificateError {
+        let CertificateFiles { chain, key, .. } = files.clone();
+        match error {
+            ChainError::Certificate(why) => CertificateError::NoCertificate { path: chain, why },
+            ChainError::Key(why) => CertificateError::NoKey { path: key, why },
+            ChainError::Mismatch => CertificateError::Mismatch { chain, key },
+        }
+    }
+
     /// Whether the key file should be checked, rather than the chain file.
     pub fn concerns_key_file(&self) -> bool {
         match self {
@@ -109,29 +135,55 @@ impl CertificateError {
 impl Certificate {
     /// Loads and checks a certificate. Blocks on disk I/O.
     pub fn load(files: &CertificateFiles) -> Result<Certificate, CertificateError> {
-        let no_certificate = |why: String| CertificateError::NoCertificate { path: files.chain.clone(), why };
-        let no_key = |why: String| CertificateError::NoKey { path: files.key.clone(), why };
+        let in_files = |error| CertificateError::in_files(files, error);
         let chain = CertificateDer::pem_slice_iter(&read(&files.chain, false)?).collect::<Result<Vec<_>, _>>();
-        let chain = chain.map_err(|error| no_certificate(error.to_string()))?;
-        let own = chain.first().ok_or_else(|| no_certificate("the file contains none".into()))?;
+        let chain = chain.map_err(|error| in_files(ChainError::Certificate(error.to_string())))?;
+        if chain.is_empty() {
+            return Err(in_files(ChainError::Certificate("the file contains none".into())));
+        }
+        let key = PrivateKeyDer::from_pem_slice(&read(&files.key, true)?);
+        let key = key.map_err(|error| in_files(ChainError::Key(error.to_string())))?;
+        let loaded = Certificate::from_der(chain, key).map_err(in_files)?;
+        match files.names.is_empty() {
+            true => Ok(loaded),
+            false => Ok(Certificate { names: files.names.clone(), ..loaded }),
+        }
+    }
+
+    /// Checks a certificate with its chain, for the names in it.
+    pub fn from_der(
+        chain: Vec<CertificateDer<'static>>,
+        key: PrivateKeyDer<'static>,
+    ) -> Result<Certificate, ChainError> {
+        let no_certificate = ChainError::Certificate;
+        let own = chain.first().ok_or_else(|| no_certificate("the chain is empty".into()))?;
         let own = x509_cert::Certificate::from_der(own).map_err(|error| no_certificate(error.to_string()))?;
-        let key = PrivateKeyDer::from_pem_slice(&read(&files.key, true)?).map_err(|error| no_key(error.to_string()))?;
         let key = aws_lc_rs::default_provider().key_provider.load_private_key(key);
-        let signer = CertifiedKey::new(chain, key.map_err(|error| no_key(error.to_string()))?);
+        let signer = CertifiedKey::new(chain, key.map_err(|error| ChainError::Key(error.to_string()))?);
         match signer.keys_match() {
             Ok(()) | Err(rustls::Error::InconsistentKeys(rustls::InconsistentKeys::Unknown)) => {}
-            Err(rustls::Error::InconsistentKeys(_)) => {
-                return Err(CertificateError::Mismatch { chain: files.chain.clone(), key: files.key.clone() });
-            }
+            Err(rustls::Error::InconsistentKeys(_)) => return Err(ChainError::Mismatch),
             Err(error) => return Err(no_certificate(error.to_string())),
         }
         let validity = own.tbs_certificate.validity;
         Ok(Certificate {
             signer: Arc::new(signer),
-            names: if files.names.is_empty() { dns_names(&own) } else { files.names.clone() },
+            names: dns_names(&own),
+            issuer: own.tbs_certificate.issuer.to_string().into(),
             not_before: validity.not_before.to_system_time(),
             not_after: validity.not_after.to_system_time(),
+            is_placeholder: false,
         })
+    }
+
+    /// This certificate as a placeholder for one that does not exist yet.
+    pub fn into_placeholder(self) -> Certificate {
+        Certificate { is_placeholder: true, ..self }
+    }
+
+    /// Whether it stands for one that does not exist yet. No client trusts it.
+    pub fn is_placeholder(&self) -> bool {
+        self.is_placeholder
     }
 
     /// The names it is presented for.
@@ -144,6 +196,16 @@ impl Certificate {
     pub fn public_key_sha256(&self) -> Option<[u8; 32]> {
         let own = ParsedCertificate::try_from(self.signer.cert.first()?).ok()?;
         Some(Sha256::digest(&*own.subject_public_key_info()).into())
+    }
+
+    /// Who issued it (RFC 4514).
+    pub fn issuer(&self) -> &str {
+        &self.issuer
+    }
+
+    /// The start of its validity.
+    pub fn not_before(&self) -> SystemTime {
+        self.not_before
     }
 
     /// The end of its validity.

@@ -10,6 +10,7 @@
 mod body_read;
 mod certificate;
 mod certificate_chain;
+mod challenges;
 mod clock;
 mod connection_limits;
 mod dane;
@@ -35,7 +36,8 @@ mod trusted_roots;
 mod workers;
 
 pub use body_read::{is_cached, prefetch_from_disk, read_from_disk, read_if_cached};
-pub use certificate::{Certificate, CertificateError, CertificateFiles, CertificateWarning};
+pub use certificate::{Certificate, CertificateError, CertificateFiles, CertificateWarning, ChainError};
+pub use challenges::{CHALLENGES_MAX, ChallengeError, ChallengeStore, HTTP_CHALLENGE_PATH, PendingChallenge};
 pub use clock::{steady_instant, steady_now};
 pub use connection_limits::{ConnectionLimiter, ConnectionLimits, ConnectionRefusal, RATED_CLIENTS_MAX, SessionPermit};
 pub use dane::meets_dane_policy;
@@ -53,6 +55,6 @@ pub use service::{AdmissionRefusal, AdmittedClient, Service, serve_connection};
 pub use stop::{StopReceiver, StopSender};
 pub use tls_client::{TlsClient, tls_failure};
 pub use tls_handshakes::TlsHandshakeCounters;
-pub use tls_server::{TlsServer, TlsServerError, TlsVersion};
+pub use tls_server::{CertificateSource, FirstHandshake, TlsServer, TlsServerError, TlsVersion};
 pub use trusted_roots::{TrustedRoots, TrustedRootsError};
 pub use workers::{BoundListener, SessionWorkers, session_runtime};

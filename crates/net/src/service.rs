@@ -6,7 +6,7 @@
 //! | admission: overload, then the limits of the client | with a reply in clear text |
 //! | the delay before the greeting, if the service has one | the client is gone, a stop |
 //! | the service's own check | with a reply in clear text, closed gracefully; a stop |
-//! | the TLS handshake, if TLS is implicit | it failed, there is no TLS server, a stop |
+//! | the TLS handshake, if TLS is implicit | it failed, it answered a certificate authority, there is no TLS server, a stop |
 //!
 //! Then a [`ConnectionHandler`] of the service has the connection ([`drive_connection`]). What is
 //! rare is boxed, so that an idle session is small.
@@ -25,8 +25,8 @@ use crate::drive::{close_gracefully, discard_input, drive_connection};
 use crate::greeting_delay::{DelayOutcome, GreetingDelay};
 use crate::proxy::receive_proxy_header;
 use crate::{
-    ConnectionHandler, ConnectionLimiter, ConnectionRefusal, ProxyHeader, ServerStream, SessionPermit, StopReceiver,
-    TlsServer,
+    ConnectionHandler, ConnectionLimiter, ConnectionRefusal, FirstHandshake, ProxyHeader, ServerStream, SessionPermit,
+    StopReceiver, TlsServer,
 };
 
 /// A protocol behind a listener, on one thread. Each connection has a clone of its own, so it
@@ -251,13 +251,17 @@ async fn accept_tls(
     // Without a TLS server the session ends: it must not continue in clear text.
     let tls_server = service.tls_server()?;
     let made = tokio::select! {
-        made = tls_server.accept(stream) => made,
+        made = tls_server.accept_first(stream) => made,
         () = stop.wait_for_stop() => return None,
     };
     match made {
-        Ok(secured) => {
+        Ok(FirstHandshake::Client(secured)) => {
             secured.tls_info().into_iter().for_each(|security| service.handle_tls_established(security));
             Some(secured)
+        }
+        Ok(FirstHandshake::Authority(stream)) => {
+            close_gracefully(stream).await;
+            None
         }
         Err(error) => {
             service.handle_handshake_failed(client, &error);

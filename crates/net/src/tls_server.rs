@@ -7,6 +7,10 @@
 //! that name, else one with a wildcard as the first label, else the first in the configuration.
 //! Among several for a name (one RSA, one ECDSA), it is the first whose signature scheme the client
 //! supports.
+//!
+//! While a certificate authority is about to check a name by TLS-ALPN-01 (RFC 8737), connections that
+//! begin with TLS are looked at first: the handshakes of the authority get the certificate of the
+//! challenge, and end there.
 
 use std::collections::HashMap;
 use std::fs;
@@ -18,14 +22,16 @@ use std::time::{Duration, SystemTime};
 
 use parking_lot::{Mutex, RwLock};
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
-use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::server::{Acceptor, ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls::version::{TLS12, TLS13};
-use rustls::{CipherSuite, ServerConfig, SignatureScheme};
+use rustls::{CipherSuite, ServerConfig, SignatureScheme, SupportedProtocolVersion};
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
-use tokio_rustls::TlsAcceptor;
+use tokio_rustls::{LazyConfigAcceptor, TlsAcceptor};
 
 use crate::certificate::{Certificate, CertificateError, CertificateFiles};
+use crate::challenges::{ACME_TLS, ChallengeResolver, ChallengeStore};
 use crate::server_stream::ServerStream;
 
 /// A version of TLS.
@@ -46,7 +52,34 @@ pub struct TlsServer {
     /// In the order of the configuration, never empty. Only reloads take this lock.
     entries: Mutex<Vec<CertificateEntry>>,
     tls: TlsAcceptor,
+    challenges: Arc<ChallengeStore>,
+    /// For the handshakes of certificate authorities.
+    challenge_config: Arc<ServerConfig>,
     handshake_time_max: Duration,
+}
+
+/// A configured certificate, and what stands for it until its files can be used.
+#[derive(Clone, Debug)]
+pub struct CertificateSource {
+    /// Where it is.
+    pub files: CertificateFiles,
+    /// Without it, files that cannot be used are an error.
+    pub placeholder: Option<Certificate>,
+}
+
+impl From<CertificateFiles> for CertificateSource {
+    fn from(files: CertificateFiles) -> CertificateSource {
+        CertificateSource { files, placeholder: None }
+    }
+}
+
+/// Who began a connection with a handshake.
+#[derive(Debug)]
+pub enum FirstHandshake {
+    /// A client.
+    Client(ServerStream),
+    /// A certificate authority. It has its answer, and the connection is to be closed.
+    Authority(TcpStream),
 }
 
 impl std::fmt::Debug for TlsServer {
@@ -72,28 +105,39 @@ pub enum TlsServerError {
 impl TlsServer {
     /// Loads the certificates. A handshake that takes longer than `handshake_time_max` fails.
     pub fn new(
-        files: Vec<CertificateFiles>,
+        sources: Vec<impl Into<CertificateSource>>,
         version_min: TlsVersion,
         handshake_time_max: Duration,
     ) -> Result<TlsServer, TlsServerError> {
-        if files.is_empty() {
+        if sources.is_empty() {
             return Err(TlsServerError::NoCertificate);
         }
-        let entries = files.into_iter().map(CertificateEntry::load).collect::<Result<Vec<_>, _>>()?;
+        let entries = sources.into_iter().map(CertificateEntry::load).collect::<Result<Vec<_>, _>>()?;
         let resolver = Arc::new(CertResolver(RwLock::new(Arc::new(CertIndex::from_entries(&entries)))));
         let versions = match version_min {
             TlsVersion::V1_2 => &[&TLS13, &TLS12][..],
             TlsVersion::V1_3 => &[&TLS13],
         };
-        let mut config = ServerConfig::builder_with_provider(Arc::new(provider()))
-            .with_protocol_versions(versions)?
-            .with_no_client_auth()
-            .with_cert_resolver(resolver.clone());
+        let mut config = server_config(versions, resolver.clone())?;
         config.ticketer = aws_lc_rs::Ticketer::new()?;
-        // All our suites are secure; a client's preference may be as old as its build.
-        config.ignore_client_order = true;
         let tls = TlsAcceptor::from(Arc::new(config));
-        Ok(TlsServer { resolver, entries: Mutex::new(entries), tls, handshake_time_max })
+        let challenges = Arc::<ChallengeStore>::default();
+        let challenge_config = challenge_config(&challenges)?;
+        Ok(TlsServer { resolver, entries: Mutex::new(entries), tls, challenges, challenge_config, handshake_time_max })
+    }
+
+    /// The same, which also answers these challenges of certificate authorities.
+    ///
+    /// # Errors
+    ///
+    /// An error of rustls.
+    pub fn with_challenges(self, challenges: Arc<ChallengeStore>) -> Result<TlsServer, TlsServerError> {
+        Ok(TlsServer { challenge_config: challenge_config(&challenges)?, challenges, ..self })
+    }
+
+    /// The certificates in use, in the order of the configuration.
+    pub fn certificates(&self) -> Vec<Certificate> {
+        self.entries.lock().iter().map(|entry| entry.certificate.clone()).collect()
     }
 
     /// Reloads the certificates whose files have changed, and uses those that are valid from now
@@ -124,13 +168,58 @@ impl TlsServer {
     /// Performs the handshake. An error is reported in rustls's words; if possible, the client has
     /// got an alert too.
     pub async fn accept(&self, stream: TcpStream) -> io::Result<ServerStream> {
-        let handshake = tokio::time::timeout(self.handshake_time_max, self.tls.accept(stream));
+        self.in_time(self.tls.accept(stream)).await.map(|stream| ServerStream::Secure(Box::new(stream)))
+    }
+
+    /// The same at the start of a connection, which may be one of a certificate authority.
+    pub async fn accept_first(&self, stream: TcpStream) -> io::Result<FirstHandshake> {
+        match self.challenges.expects_tls() {
+            true => self.in_time(self.accept_or_answer(stream)).await,
+            false => self.accept(stream).await.map(FirstHandshake::Client),
+        }
+    }
+
+    async fn accept_or_answer(&self, stream: TcpStream) -> io::Result<FirstHandshake> {
+        let handshake = LazyConfigAcceptor::new(Acceptor::default(), stream).await?;
+        let offers: Vec<_> = handshake.client_hello().alpn().into_iter().flatten().map(<[u8]>::to_vec).collect();
+        if offers == [ACME_TLS] {
+            let mut answered = handshake.into_stream(self.challenge_config.clone()).await?;
+            // Whether the authority still listens does not matter.
+            let _ = answered.shutdown().await;
+            return Ok(FirstHandshake::Authority(answered.into_inner().0));
+        }
+        let stream = handshake.into_stream(self.tls.config().clone()).await?;
+        Ok(FirstHandshake::Client(ServerStream::Secure(Box::new(stream))))
+    }
+
+    async fn in_time<T>(&self, handshake: impl Future<Output = io::Result<T>>) -> io::Result<T> {
         let too_slow = |_| {
             let text = format!("handshake timed out after {:?}", self.handshake_time_max);
             io::Error::new(io::ErrorKind::TimedOut, text)
         };
-        handshake.await.map_err(too_slow)?.map(|stream| ServerStream::Secure(Box::new(stream)))
+        tokio::time::timeout(self.handshake_time_max, handshake).await.map_err(too_slow)?
     }
+}
+
+fn server_config(
+    versions: &[&'static SupportedProtocolVersion],
+    resolver: Arc<dyn ResolvesServerCert>,
+) -> Result<ServerConfig, rustls::Error> {
+    let mut config = ServerConfig::builder_with_provider(Arc::new(provider()))
+        .with_protocol_versions(versions)?
+        .with_no_client_auth()
+        .with_cert_resolver(resolver);
+    // All our suites are secure; a client's preference may be as old as its build.
+    config.ignore_client_order = true;
+    Ok(config)
+}
+
+/// A handshake that proves something to an authority, and is the end of its connection.
+fn challenge_config(challenges: &Arc<ChallengeStore>) -> Result<Arc<ServerConfig>, rustls::Error> {
+    let mut config = server_config(&[&TLS13, &TLS12], Arc::new(ChallengeResolver(challenges.clone())))?;
+    config.alpn_protocols = vec![ACME_TLS.to_vec()];
+    config.send_tls13_tickets = 0;
+    Ok(Arc::new(config))
 }
 
 /// A configured certificate.
@@ -170,10 +259,11 @@ fn provider() -> CryptoProvider {
 }
 
 impl CertificateEntry {
-    fn load(files: CertificateFiles) -> Result<CertificateEntry, CertificateError> {
+    fn load(source: impl Into<CertificateSource>) -> Result<CertificateEntry, CertificateError> {
+        let CertificateSource { files, placeholder } = source.into();
         // Taken before reading: a change during the read then counts as a later change.
         let stamps = stamps(&files);
-        let certificate = Certificate::load(&files)?;
+        let certificate = Certificate::load(&files).or_else(|error| placeholder.ok_or(error))?;
         Ok(CertificateEntry { files, certificate, stamps, failure: None })
     }
 

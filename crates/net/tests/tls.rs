@@ -14,13 +14,13 @@ use std::time::{Duration, SystemTime};
 
 use mail::{Timestamp, TlsInfo};
 use net::{
-    Certificate, CertificateError, CertificateFiles, CertificateWarning, ConnectionHandler, OutputPiece, ServerStream,
-    StopSender, TlsServer, TlsServerError, TlsVersion,
+    Certificate, CertificateError, CertificateFiles, CertificateSource, CertificateWarning, ChallengeStore,
+    ConnectionHandler, FirstHandshake, OutputPiece, ServerStream, StopSender, TlsServer, TlsServerError, TlsVersion,
 };
 use rcgen::{CertificateParams, KeyPair, date_time_ymd};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::aws_lc_rs;
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -74,6 +74,84 @@ async fn presented(tls_server: &TlsServer, name: &str) -> Vec<u8> {
 fn certificate_of(files: &CertificateFiles) -> Vec<u8> {
     use rustls::pki_types::pem::PemObject;
     CertificateDer::from_pem_file(&files.chain).unwrap().to_vec()
+}
+
+/// Begins a connection with a client that offers these protocols (ALPN). The certificate that it sees,
+/// and the protocol that was chosen.
+async fn shake_first(
+    tls_server: &TlsServer,
+    name: &'static str,
+    offers: &[&str],
+) -> (io::Result<(Vec<u8>, Option<Vec<u8>>)>, io::Result<FirstHandshake>) {
+    let mut config = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(AcceptAnyCertificate))
+        .with_no_client_auth();
+    config.alpn_protocols = offers.iter().map(|offer| offer.as_bytes().to_vec()).collect();
+    let (client, server) = pair().await;
+    let connector = TlsConnector::from(Arc::new(config));
+    let name = ServerName::try_from(name).unwrap();
+    let (client, server) = tokio::join!(connector.connect(name, client), tls_server.accept_first(server));
+    let seen = client.map(|stream| {
+        let session = stream.get_ref().1;
+        (session.peer_certificates().unwrap()[0].to_vec(), session.alpn_protocol().map(<[u8]>::to_vec))
+    });
+    (seen, server)
+}
+
+fn certificate_in_memory(name: &str) -> (CertificateDer<'static>, PrivateKeyDer<'static>) {
+    let pair = KeyPair::generate().unwrap();
+    let made = CertificateParams::new(vec![name.to_owned()]).unwrap().self_signed(&pair).unwrap();
+    (made.der().clone(), pair.serialize_der().try_into().unwrap())
+}
+
+#[tokio::test]
+async fn an_authority_gets_the_certificate_of_its_challenge_and_others_get_theirs() {
+    let folder = TempDir::new().unwrap();
+    let files = issue(folder.path(), "a", &["a.example"], |_| {});
+    let store = Arc::new(ChallengeStore::default());
+    let tls_server = tls_server(vec![files.clone()]).with_challenges(store.clone()).unwrap();
+    let (answer, key) = certificate_in_memory("a.example");
+    let pending = store.add_tls("a.example", answer.clone(), key).unwrap();
+
+    let (seen, server) = shake_first(&tls_server, "A.example", &["acme-tls/1"]).await;
+    let (presented, protocol) = seen.unwrap();
+    assert!(matches!(server.unwrap(), FirstHandshake::Authority(_)));
+    assert_eq!(protocol.as_deref(), Some(&b"acme-tls/1"[..]));
+    assert_eq!(presented, answer.as_ref());
+    for offers in [&[][..], &["http/1.1"], &["acme-tls/1", "http/1.1"]] {
+        let (seen, server) = shake_first(&tls_server, "a.example", offers).await;
+        assert!(matches!(server.unwrap(), FirstHandshake::Client(_)), "{offers:?}");
+        assert_eq!(seen.unwrap().0, certificate_of(&files), "{offers:?}");
+    }
+    let (seen, server) = shake_first(&tls_server, "b.example", &["acme-tls/1"]).await;
+    assert!(seen.is_err() && server.is_err(), "no challenge for this name");
+    drop(pending);
+    let (seen, _) = shake_first(&tls_server, "a.example", &["acme-tls/1"]).await;
+    assert_eq!(seen.unwrap().0, certificate_of(&files), "the challenge is over");
+}
+
+#[tokio::test]
+async fn a_placeholder_stands_until_the_files_are_there() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("a.pem");
+    let files = CertificateFiles { chain: path.clone(), key: path.clone(), names: Vec::new() };
+    let (certificate, key) = certificate_in_memory("a.example");
+    let placeholder = Certificate::from_der(vec![certificate], key).unwrap().into_placeholder();
+    let source = CertificateSource { files, placeholder: Some(placeholder) };
+    let tls_server = TlsServer::new(vec![source], TlsVersion::V1_2, PATIENCE).unwrap();
+    assert!(tls_server.certificates()[0].is_placeholder());
+    let first = presented(&tls_server, "a.example").await;
+    assert!(tls_server.reload_changed_now().is_empty());
+
+    let issued = issue(folder.path(), "issued", &["a.example"], |_| {});
+    let both = [&issued.chain, &issued.key].map(|file| fs::read_to_string(file).unwrap()).concat();
+    fs::write(&path, both).unwrap();
+    assert!(tls_server.reload_changed_now()[0].is_ok());
+    assert!(!tls_server.certificates()[0].is_placeholder());
+    assert_ne!(presented(&tls_server, "a.example").await, first);
 }
 
 #[tokio::test]
@@ -331,7 +409,7 @@ fn a_certificate_error_names_its_file() {
         assert!(of_key == is_of_key && told.contains(words), "{told}");
     }
     assert!(matches!(
-        TlsServer::new(Vec::new(), TlsVersion::V1_2, PATIENCE).unwrap_err(),
+        TlsServer::new(Vec::<CertificateFiles>::new(), TlsVersion::V1_2, PATIENCE).unwrap_err(),
         TlsServerError::NoCertificate
     ));
 }

@@ -161,6 +161,7 @@ fn listener(backend_port: u16) -> RetrievalListener<ImapProxyProtocol> {
         connection_limiter: ConnectionLimiter::new(ConnectionLimits::default()),
         counters: Arc::default(),
         tls_handshakes: Arc::default(),
+        challenges: Arc::default(),
         reserved_networks: Networks::default(),
         trusted_networks: Networks::default(),
         event_log: log.clone(),

@@ -59,6 +59,7 @@ fn context() -> RetrievalContext {
         connection_limiter: ConnectionLimiter::new(limits),
         counters: Arc::default(),
         tls_handshakes: Arc::default(),
+        challenges: Arc::default(),
         reserved_networks: Networks::default(),
         trusted_networks: Networks::default(),
         event_log: Arc::new(StderrLog),

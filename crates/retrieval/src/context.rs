@@ -7,7 +7,7 @@ use credentials::CredentialChecker;
 use futures_util::future::BoxFuture;
 use load::LoadMonitorHandle;
 use mail::{EventLog, Networks, OperatorLog};
-use net::{ConnectionLimiter, TlsHandshakeCounters};
+use net::{ChallengeStore, ConnectionLimiter, TlsHandshakeCounters};
 
 use crate::RetrievalCounters;
 
@@ -27,6 +27,8 @@ pub struct RetrievalContext {
     pub counters: Arc<RetrievalCounters>,
     /// Counts TLS handshakes.
     pub tls_handshakes: Arc<TlsHandshakeCounters>,
+    /// The answers to certificate authorities.
+    pub challenges: Arc<ChallengeStore>,
     /// Clients admitted even under high load.
     pub reserved_networks: Networks,
     /// Clients that are exempt from the limits of single clients.

@@ -1,6 +1,7 @@
 //! HTTP/1.1: [`HttpProtocol`], its settings, and what its sessions share. A listener serves the files
 //! of a folder ([`FileSettings`]), or to each user who logs in the messages of the user's mailbox
-//! ([`MailboxSettings`]).
+//! ([`MailboxSettings`]), or nothing. Before that, each answers certificate authorities
+//! ([`net::ChallengeStore`]).
 //!
 //! | request for a file | response |
 //! |---|---|
@@ -70,13 +71,15 @@ pub enum ContentSettings {
     Files(FileSettings),
     /// To each user the user's own mailbox.
     Mailboxes(MailboxSettings),
+    /// Nothing but answers to certificate authorities.
+    Nothing,
 }
 
 impl HttpSettings {
     /// The defaults for this content.
     pub fn new(content: ContentSettings) -> HttpSettings {
         let realm = match content {
-            ContentSettings::Files(_) => "files",
+            ContentSettings::Files(_) | ContentSettings::Nothing => "files",
             ContentSettings::Mailboxes(_) => "mailbox",
         };
         HttpSettings {
@@ -95,6 +98,7 @@ impl ContentSettings {
         match self {
             ContentSettings::Files(files) => files.requires_login,
             ContentSettings::Mailboxes(_) => true,
+            ContentSettings::Nothing => false,
         }
     }
 }
@@ -111,6 +115,7 @@ pub struct HttpProtocol {
 enum HttpContent {
     Files(Arc<FileStore>),
     Mailboxes(Arc<MailboxStore>),
+    Nothing,
 }
 
 impl HttpProtocol {
@@ -125,6 +130,7 @@ impl HttpProtocol {
             ContentSettings::Mailboxes(mailboxes) => {
                 HttpContent::Mailboxes(Arc::new(MailboxStore::new(mailboxes.clone())))
             }
+            ContentSettings::Nothing => HttpContent::Nothing,
         };
         let server_config =
             HttpServerConfig { realm: settings.realm.clone(), limits: settings.limits, ..HttpServerConfig::default() };

@@ -29,13 +29,37 @@ fn servers() -> [Server; 4] {
 fn files(settings: &mut HttpSettings) -> &mut FileSettings {
     match &mut settings.content {
         ContentSettings::Files(files) => files,
-        ContentSettings::Mailboxes(_) => panic!("the server has mailboxes"),
+        _ => panic!("the server has no files"),
     }
 }
 
 /// The text of a body.
 fn text(response: &Response) -> &str {
     str::from_utf8(&response.body).unwrap()
+}
+
+#[tokio::test]
+async fn a_certificate_authority_gets_its_answer_before_any_file() {
+    let server = Server::start(|settings| files(settings).requires_login = true);
+    let path = "/.well-known/acme-challenge/token-1";
+    assert_eq!(server.get(path).await.status, 401);
+    let pending = server.challenges.add_http("token-1", "token-1.thumbprint").unwrap();
+    let response = server.get(path).await;
+    assert_eq!((response.status, text(&response)), (200, "token-1.thumbprint"));
+    assert_eq!(response.field("content-type"), Some("application/octet-stream"));
+    assert_eq!(server.get("/.well-known/acme-challenge/token-2").await.status, 401);
+    drop(pending);
+    assert_eq!(server.get(path).await.status, 401);
+}
+
+#[tokio::test]
+async fn a_listener_may_serve_nothing_but_answers_to_authorities() {
+    let server = Server::start(|settings| settings.content = ContentSettings::Nothing);
+    let _pending = server.challenges.add_http("token-1", "token-1.thumbprint").unwrap();
+    assert_eq!(text(&server.get("/.well-known/acme-challenge/token-1").await), "token-1.thumbprint");
+    for path in ["/", "/index.html", "/.well-known/acme-challenge/", "/.well-known/acme-challenge/token-2"] {
+        assert_eq!(server.get(path).await.status, 404, "{path}");
+    }
 }
 
 #[tokio::test]

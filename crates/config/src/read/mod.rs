@@ -3,6 +3,7 @@
 //! on each other.
 
 mod access;
+mod acme;
 mod auth;
 mod cluster;
 mod content;
@@ -74,24 +75,23 @@ fn syntax_error(error: &toml::de::Error) -> ConfigError {
 }
 
 fn read_document(mut document: Section<'_, '_>, machine: &str) -> Config {
-    let data_dir = document.take_spanned("data_dir", &value_kind::TEXT);
-    let data_dir = data_dir.map_or_else(|| PathBuf::from(DATA_DIR), |dir| read_data_dir(&document, &dir));
-    let hostname = document.take("hostname", &value_kind::HOST).or_else(|| value_kind::host(machine));
-    let hostname = hostname.unwrap_or_else(|| "localhost".into());
-    let origin = document.take("origin", &value_kind::HOST);
+    let data_dir = data_dir(&mut document);
+    let hostname = hostname(&mut document, machine);
     let limits = limits::limits(&mut document);
     let mut load = limits::load(&mut document);
     let (tables, table_names) = tables::tables(&mut document, &data_dir);
     let (dns, missing_addresses) = routing::dns(&mut document);
-    let validating = dns.query.validating;
-    let transports = transports::transports(&mut document, &table_names, &data_dir, &hostname, validating);
-    let (certificates, has_certificate) = tls::certificates(&mut document, &data_dir);
+    let transports = transports::transports(&mut document, &table_names, &data_dir, &hostname, dns.query.validating);
+    let acme = acme::acme(&mut document, &data_dir);
+    let (certificates, has_certificate) = tls::certificates(&mut document, &data_dir, acme.as_ref());
     let (auth, logins) = auth::auth(&mut document, &tables, &table_names);
     let sender_auth = sender_auth::verification(&mut document);
     let (domains, domain_tables) = domains::domains(&mut document, &table_names, &transports);
     let (http, pop3) = (retrieval::http(&mut document), retrieval::pop3(&mut document));
-    let inputs = ListenerInputs { has_certificate, logins, http: &http, pop3: &pop3, data_dir: &data_dir };
+    let has_acme = acme.is_some();
+    let inputs = ListenerInputs { has_certificate, has_acme, logins, http: &http, pop3: &pop3, data_dir: &data_dir };
     let listeners = listeners(&mut document, &inputs);
+    acme.iter().for_each(|section| acme::check_listeners(&document, section, &certificates, &listeners));
     let queues = queues::queues(&mut document, &table_names);
     let (routes, message_routes) = routing::routes(&mut document, &table_names, &transports, &domains);
     let spool = storage::spool(&mut document, &data_dir, limits.spill_above, &mut load.limits);
@@ -136,17 +136,24 @@ fn read_document(mut document: Section<'_, '_>, machine: &str) -> Config {
         load,
         limits,
         certificates,
+        acme: acme.and_then(|section| section.settings),
         tables,
         domains,
         domain_tables,
         transports: transports.valid,
         hostname,
-        origin,
+        origin: document.take("origin", &value_kind::HOST),
         data_dir,
     }
 }
 
-fn read_data_dir(document: &Section<'_, '_>, written: &Spanned<String>) -> PathBuf {
+fn hostname(document: &mut Section<'_, '_>, machine: &str) -> Box<str> {
+    let hostname = document.take("hostname", &value_kind::HOST).or_else(|| value_kind::host(machine));
+    hostname.unwrap_or_else(|| "localhost".into())
+}
+
+fn data_dir(document: &mut Section<'_, '_>) -> PathBuf {
+    let Some(written) = document.take_spanned("data_dir", &value_kind::TEXT) else { return PathBuf::from(DATA_DIR) };
     if let Some(placeholder) = written.get_ref().find(['{', '}']) {
         let label = format!("found a brace at character {}, expected a path without placeholders", placeholder + 1);
         document.report(written.span(), "data_dir", "has an invalid value", label);
@@ -159,6 +166,8 @@ const PROTOCOL: Keywords<ListenerProtocol> = Keywords { supported: ListenerProto
 /// What listeners need to know of other sections.
 struct ListenerInputs<'a> {
     has_certificate: bool,
+    /// Whether certificate authorities may ask: a listener may serve nothing but the answers.
+    has_acme: bool,
     logins: auth::AuthContext,
     http: &'a HttpServerSettings,
     pop3: &'a Pop3Settings,

@@ -132,6 +132,11 @@ pub(super) fn http_listener(
         }
         let (lock_timeout, limits) = (inputs.pop3.maildrop.lock_timeout, inputs.http.mailboxes);
         Some(ContentSettings::Mailboxes(MailboxSettings { lock_timeout, limits }))
+    } else if inputs.has_acme && !section.has("files") {
+        for key in ["index", "listing", "realm"] {
+            section.reject(key, "expected only with `files` or `mailboxes`");
+        }
+        Some(ContentSettings::Nothing)
     } else {
         files(section, requires_login, inputs).map(ContentSettings::Files)
     };

@@ -156,7 +156,8 @@ pub(super) fn answer(handler: &ControlHandler, request: ApiRequest) -> Result<Ap
 fn status(handler: &ControlHandler) -> Result<ApiAnswer, Problem> {
     let adapts: Vec<Value> = handler.adaptive_values()?;
     let metrics = adaptive_text::metrics_json(&handler.metrics()?);
-    json(&ServerStatus { version: env!("CARGO_PKG_VERSION"), adapts, metrics })
+    let certificates = handler.certificates();
+    json(&ServerStatus { version: env!("CARGO_PKG_VERSION"), adapts, certificates, metrics })
 }
 
 fn events(handler: &ControlHandler, is_operator: bool) -> Result<ApiAnswer, Problem> {

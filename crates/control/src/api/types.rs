@@ -6,6 +6,7 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use crate::RecipientFilter;
+use crate::certificates::CertificateStatus;
 use crate::request::filter_object;
 use crate::summary::QueueStatus;
 use crate::tables::TableStatus;
@@ -18,6 +19,8 @@ pub(super) struct ServerStatus {
     /// The values that the server adapts itself: their names, bounds, values, and why they are so.
     #[schema(value_type = Vec<Object>)]
     pub(super) adapts: Vec<Value>,
+    /// The certificates of the listeners.
+    pub(super) certificates: Vec<CertificateStatus>,
     /// Each sample of the metrics, by its name and labels.
     #[schema(value_type = std::collections::BTreeMap<String, f64>)]
     pub(super) metrics: Value,

@@ -1,6 +1,7 @@
 //! Compares two configurations by section, and tells which changes a running server cannot take
 //! over.
 
+use acme::CertificateNames;
 use config::{Config, LoadSettings};
 use load::LoadLimits;
 use net::CertificateFiles;
@@ -49,7 +50,7 @@ fn restart_keys(old: &Config, new: &Config) -> [(&'static str, bool); 15] {
 
 /// All other settings. A new field of the configuration does not compile here until it is handled.
 #[expect(clippy::too_many_lines, reason = "a flat list of all sections")]
-fn reload_keys(old: &Config, new: &Config) -> [(&'static str, bool); 39] {
+fn reload_keys(old: &Config, new: &Config) -> [(&'static str, bool); 40] {
     let Config {
         data_dir: _,
         user: _,
@@ -62,6 +63,7 @@ fn reload_keys(old: &Config, new: &Config) -> [(&'static str, bool); 39] {
         origin,
         listeners,
         certificates: _,
+        acme,
         tls,
         tables,
         domains,
@@ -106,6 +108,7 @@ fn reload_keys(old: &Config, new: &Config) -> [(&'static str, bool); 39] {
         ("[[listener]]", *listeners != old.listeners),
         // Their position in the file does not matter.
         ("[[certificate]]", !certificate_files(new).eq(certificate_files(old))),
+        ("[acme]", *acme != old.acme),
         ("[tls]", *tls != old.tls),
         ("[relay]", *relay != old.relay),
         ("[[access]]", *access != old.access),
@@ -180,8 +183,8 @@ pub(super) fn is_same_tls(old: &Config, new: &Config) -> bool {
     certificate_files(old).eq(certificate_files(new)) && settings(old) == settings(new)
 }
 
-fn certificate_files(config: &Config) -> impl Iterator<Item = &CertificateFiles> {
-    config.certificates.iter().map(|certificate| &certificate.files)
+fn certificate_files(config: &Config) -> impl Iterator<Item = (&CertificateFiles, Option<&CertificateNames>)> {
+    config.certificates.iter().map(|certificate| (&certificate.files, certificate.obtained_for.as_ref()))
 }
 
 #[cfg(test)]
@@ -247,6 +250,7 @@ mod tests {
             ("[signing]\nexpires_after = \"7d\"\n", "[signing]"),
             ("[srs]\nsecret_file = \"/a\"\n", "[srs]"),
             ("[api]\npage = 10\n", "[api]"),
+            ("[acme]\naccept_terms = true\n", "[acme]"),
         ] {
             let told = told("", text);
             assert!(told.contains(&(key, false)), "{text}: {told:?}");

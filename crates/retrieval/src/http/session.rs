@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use mail::{MailEvent, Timestamp};
 use net::{AdmittedClient, ConnectionHandler, FileRange, OutputPiece};
 use protocol::http::server::{
-    BasicCredentials, ErrorStatus, HttpDate, HttpOutput, HttpRequest, HttpResponse, HttpServer,
+    BasicCredentials, Document, ErrorStatus, HttpDate, HttpOutput, HttpRequest, HttpResponse, HttpServer,
 };
 use protocol::sasl::PasswordVerdict;
 
@@ -52,7 +52,20 @@ impl HttpSession {
         HttpSession { listener, client, server, source: ResponseSource::default(), login: None }
     }
 
-    /// The response from the cache, which needs no question to anyone.
+    /// The response that needs no question to anyone: to a certificate authority, or from the cache.
+    fn ready_response(&self, request: &HttpRequest, now: Timestamp) -> Option<HttpResponse> {
+        self.challenge_response(request).or_else(|| self.cached_response(request, now))
+    }
+
+    /// The response to a certificate authority (RFC 8555 section 8.3). A token that is not ours may be
+    /// the name of a file.
+    fn challenge_response(&self, request: &HttpRequest) -> Option<HttpResponse> {
+        let answer = self.listener.context.challenges.http_answer(&request.path)?;
+        let (content_type, content) = ("application/octet-stream", answer.as_bytes().into());
+        Some(HttpResponse::Document(Document { error: None, content_type, content, fields: "" }))
+    }
+
+    /// The response from the cache.
     fn cached_response(&self, request: &HttpRequest, now: Timestamp) -> Option<HttpResponse> {
         let HttpProtocol { settings, content, .. } = &self.listener.protocol;
         let HttpContent::Files(files) = content else { return None };
@@ -74,6 +87,7 @@ impl HttpSession {
             }
             // Mailboxes require a login, and it has succeeded.
             (HttpContent::Mailboxes(_), None) => HttpResponse::Error(ErrorStatus::Unauthorized).into(),
+            (HttpContent::Nothing, _) => HttpResponse::Error(ErrorStatus::NotFound).into(),
         };
         self.source = answer.source;
         answer.response
@@ -143,7 +157,7 @@ impl ConnectionHandler for HttpSession {
         while self.server.has_work() {
             let now = net::steady_now();
             let Some(request) = with_date(|date| self.server.poll_request(now, date)) else { return };
-            let response = match self.cached_response(&request, now) {
+            let response = match self.ready_response(&request, now) {
                 Some(response) => response,
                 // Boxed: a session reserves room for it all the time.
                 None => Box::pin(self.respond(request)).await,

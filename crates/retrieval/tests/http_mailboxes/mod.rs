@@ -27,7 +27,7 @@ fn start(change: impl FnOnce(&mut MailboxSettings)) -> Server {
 fn mailboxes(settings: &mut HttpSettings) -> &mut MailboxSettings {
     match &mut settings.content {
         ContentSettings::Mailboxes(mailboxes) => mailboxes,
-        ContentSettings::Files(_) => panic!("the server has files"),
+        _ => panic!("the server has no mailboxes"),
     }
 }
 

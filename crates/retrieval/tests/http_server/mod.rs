@@ -15,8 +15,8 @@ use load::{GaugeReader, LoadLimits, LoadMonitor};
 use lookup::{LookupAnswer, LookupFuture, Table};
 use mail::{EventLog, LogLevel, MailEvent, Networks, OperatorLog, ServerLog};
 use net::{
-    BoundListener, ConnectionLimiter, ConnectionLimits, InheritedSockets, ListenerOpener, SessionWorkers, TlsServer,
-    TlsVersion,
+    BoundListener, ChallengeStore, ConnectionLimiter, ConnectionLimits, InheritedSockets, ListenerOpener,
+    SessionWorkers, TlsServer, TlsVersion,
 };
 use retrieval::http::{ContentSettings, FileSettings, HttpProtocol, HttpSettings, MailboxSettings};
 use retrieval::{MailboxHome, MailboxLocator, RetrievalContext, RetrievalListener};
@@ -37,6 +37,7 @@ pub(crate) struct Server {
     address: SocketAddr,
     has_tls: bool,
     pub(crate) limiter: Arc<ConnectionLimiter>,
+    pub(crate) challenges: Arc<ChallengeStore>,
     pub(crate) log: Arc<TestLog>,
 }
 
@@ -82,8 +83,10 @@ impl Server {
         let limits = ConnectionLimits { sessions_per_client_max: 500, ..ConnectionLimits::default() };
         let limiter = ConnectionLimiter::new(limits);
         let mailboxes = Mailboxes(folder.path().join("mail"));
+        let context = context(&log, limiter.clone(), mailboxes);
+        let challenges = context.challenges.clone();
         let listener = RetrievalListener {
-            context: Arc::new(context(&log, limiter.clone(), mailboxes)),
+            context: Arc::new(context),
             protocol: HttpProtocol::new(settings).unwrap(),
             tls_server: Some(Arc::new(TlsServer::new(vec![files], TlsVersion::V1_2, PATIENCE).unwrap())),
             has_implicit_tls: has_tls,
@@ -94,7 +97,7 @@ impl Server {
         let address = socket.address();
         let listeners = vec![BoundListener::new(socket, "http", [listener.clone(), listener])];
         let workers = SessionWorkers::start(listeners, [ready(()), ready(())], &log).unwrap();
-        Server { folder, workers, address, has_tls, limiter, log }
+        Server { folder, workers, address, has_tls, limiter, challenges, log }
     }
 
     /// The Maildir of a user.
@@ -156,6 +159,7 @@ fn context(log: &Arc<TestLog>, connection_limiter: Arc<ConnectionLimiter>, mailb
         connection_limiter,
         counters: Arc::default(),
         tls_handshakes: Arc::default(),
+        challenges: Arc::default(),
         reserved_networks: Networks::default(),
         trusted_networks: Networks::default(),
         event_log: log.clone(),

@@ -224,6 +224,7 @@ fn context(folder: &TempDir, log: &Arc<TestLog>, connections: ConnectionLimits) 
         connection_limiter: ConnectionLimiter::new(connections),
         counters: Arc::default(),
         tls_handshakes: Arc::default(),
+        challenges: Arc::default(),
         reserved_networks: Networks::default(),
         trusted_networks: Networks::default(),
         event_log: log.clone(),

@@ -115,6 +115,7 @@ impl Proxy {
             connection_limiter: limiter.clone(),
             counters: Arc::default(),
             tls_handshakes: Arc::default(),
+            challenges: Arc::default(),
             reserved_networks: Networks::default(),
             trusted_networks: Networks::default(),
             event_log: log.clone(),
