@@ -29,7 +29,7 @@ use super::list::{self, QueuedRecipient};
 use super::load::{self, LoadStatus};
 use super::message::{self, MessageDetails};
 use super::pages::{PageRequest, RecipientPage};
-use super::recipient_filter::{QueueFilter, RecipientFilter, UnknownQueue, find_queue};
+use super::recipient_filter::{QueueFilter, RecipientFilter, UnknownQueue};
 use super::reports;
 use super::request::{ActionRequest, ControlRequest, InvalidRequest, SummaryKey};
 use super::selection::{
@@ -93,8 +93,9 @@ impl ControlHandler {
             ControlRequest::Retry(order) => writeln!(out, "{}", self.act(caller, OperatorAction::Retry, order)?)?,
             ControlRequest::Remove(order) => writeln!(out, "{}", self.act(caller, OperatorAction::Remove, order)?)?,
             ControlRequest::Bounce(order) => writeln!(out, "{}", self.act(caller, OperatorAction::Bounce, order)?)?,
-            ControlRequest::Pause { queue } => self.set_queue_paused(caller, queue, true)?,
-            ControlRequest::Resume { queue } => self.set_queue_paused(caller, queue, false)?,
+            ControlRequest::Pause(request) => write_rows(&[self.pause(caller, request)?], out)?,
+            ControlRequest::Resume(request) => self.resume(caller, request)?,
+            ControlRequest::Pauses => write_rows(&self.pauses()?, out)?,
             ControlRequest::ExplainAddress { address, sender, client, helo } => {
                 let sender = sender.map(|sender| sender.0);
                 let client = client.map(|client| (client, helo.as_deref()));
@@ -139,7 +140,7 @@ impl ControlHandler {
         self.shared.cluster.as_deref().ok_or_else(none)
     }
 
-    fn with_queues<T: Send + 'static>(
+    pub(super) fn with_queues<T: Send + 'static>(
         &self,
         request: impl FnOnce(&mut Queues) -> T + Send + 'static,
     ) -> ControlResult<T> {
@@ -306,7 +307,7 @@ impl ControlHandler {
     }
 
     /// Logs who asked for a change, and its result.
-    fn logged<T>(
+    pub(super) fn logged<T>(
         &self,
         caller: &str,
         order: &ControlRequest,
@@ -321,6 +322,14 @@ impl ControlHandler {
             self.shared.log.event(LogLevel::Info, "operator action", &fields);
         }
         result
+    }
+
+    /// Logs what somebody may not do, and why.
+    pub(super) fn log_refused_order(&self, caller: &str, order: &str, reason: &str) {
+        let result = format!("refused: {reason}");
+        let fields: [(&'static str, &dyn std::fmt::Display); 3] =
+            [("by", &caller), ("order", &order), ("result", &result)];
+        self.shared.log.event(LogLevel::Warning, "operator action", &fields);
     }
 
     fn apply(&self, act: OperatorAction, action: ActionRequest) -> ControlResult<usize> {
@@ -343,16 +352,6 @@ impl ControlHandler {
             }
         }
         Ok(chosen)
-    }
-
-    /// Stops deliveries from a queue, or resumes them.
-    pub(super) fn set_queue_paused(&self, caller: &str, queue: String, paused: bool) -> ControlResult<()> {
-        let named = queue.clone();
-        let order = if paused { ControlRequest::Pause { queue } } else { ControlRequest::Resume { queue } };
-        let set =
-            move |queues: &mut Queues| find_queue(queues, &named).map(|number| queues.set_queue_paused(number, paused));
-        let not_found = |error: UnknownQueue| ControlError::NotFound(error.to_string());
-        self.logged(caller, &order, |()| "done".to_owned(), || self.with_queues(set)?.map_err(not_found))
     }
 
     fn explain_access(
@@ -626,6 +625,6 @@ fn write_rows(rows: &[impl Serialize], out: &mut impl Write) -> io::Result<()> {
     rows.iter().try_for_each(|row| writeln!(out, "{}", serde_json::to_string(row)?))
 }
 
-fn now() -> Timestamp {
+pub(super) fn now() -> Timestamp {
     SystemTime::now().into()
 }

@@ -12,7 +12,9 @@
 //! | `list {FILTER}` | a JSON object for each queued recipient |
 //! | `summary {"by": "destination", "filter": {FILTER}}` | an object for each destination, queue, sender or next hop |
 //! | `hold`, `release`, `retry`, `remove`, `bounce` `{"filter": {FILTER}, "dry_run": false}` | a number: recipients selected |
-//! | `pause`, `resume` `{"queue": NAME}` | nothing |
+//! | `pause {"target": {"queue": NAME}, "for": "2h"}` | an object: the pause. Also for a `next_hop` or a `destination` |
+//! | `resume {"target": {"queue": NAME}}` | nothing |
+//! | `pauses` | an object for each pause in force |
 //! | `explain-address {"address": ADDRESS, "sender": ADDRESS, "client": IP, "helo": NAME}` | text |
 //! | `explain-message {"id": QUEUE-ID}` | text |
 //! | `verify {"address": ADDRESS}` | an object: verdict and reason |
@@ -50,6 +52,8 @@ pub mod message_text;
 mod metrics;
 mod pages;
 mod pattern;
+pub mod pauses;
+pub mod pauses_text;
 mod recipient_filter;
 mod reload_request;
 mod reports;

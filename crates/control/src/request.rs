@@ -13,6 +13,7 @@ use serde::de::{self, Deserializer};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::pauses::{PauseRequest, ResumeRequest};
 use super::recipient_filter::RecipientFilter;
 use super::text::SerdeAsText;
 
@@ -42,16 +43,12 @@ pub enum ControlRequest {
     Remove(ActionRequest),
     /// Bounces recipients.
     Bounce(ActionRequest),
-    /// Stops deliveries from this queue.
-    Pause {
-        /// The queue's name.
-        queue: String,
-    },
+    /// Stops deliveries from a queue, to a next hop or to a destination.
+    Pause(PauseRequest),
     /// Ends a pause.
-    Resume {
-        /// The queue's name.
-        queue: String,
-    },
+    Resume(ResumeRequest),
+    /// Lists the pauses in force.
+    Pauses,
     /// Explains how mail for this address would be routed.
     ExplainAddress {
         /// The recipient.
@@ -176,8 +173,8 @@ impl ControlRequest {
             | ControlRequest::Retry(order)
             | ControlRequest::Remove(order)
             | ControlRequest::Bounce(order) => !order.dry_run,
-            ControlRequest::Pause { .. }
-            | ControlRequest::Resume { .. }
+            ControlRequest::Pause(_)
+            | ControlRequest::Resume(_)
             | ControlRequest::TableAccept { .. }
             | ControlRequest::ReportsSend { .. }
             | ControlRequest::ClusterDrain
@@ -225,6 +222,7 @@ impl fmt::Display for ControlRequest {
 
 #[cfg(test)]
 mod tests {
+    use super::super::pauses::PausedName;
     use super::super::sample;
     use super::*;
 
@@ -245,8 +243,10 @@ mod tests {
             ControlRequest::action(OperatorAction::Retry, action.clone()),
             ControlRequest::action(OperatorAction::Remove, action.clone()),
             ControlRequest::action(OperatorAction::Bounce, action),
-            ControlRequest::Pause { queue: name() },
-            ControlRequest::Resume { queue: name() },
+            ControlRequest::Pause(PauseRequest { target: PausedName::Queue(name()), duration: "2h".parse().ok() }),
+            ControlRequest::Pause(PauseRequest { target: PausedName::NextHop(name()), duration: None }),
+            ControlRequest::Resume(ResumeRequest { target: PausedName::Destination(name()) }),
+            ControlRequest::Pauses,
             ControlRequest::ExplainAddress {
                 address: "a@b.example".parse().unwrap(),
                 sender: None,

@@ -15,6 +15,7 @@ use sender_auth::signing::{RsaBits, is_selector};
 use crate::log_summary;
 use crate::password::Scheme;
 use control::RecipientFilter;
+use control::pauses::PausedName;
 use control::request::SummaryKey;
 use control::text::{DurationArg, SerdeAsText};
 use control::tokens::Role;
@@ -651,10 +652,19 @@ pub enum QueueCommand {
     Remove(QueueActionArgs),
     /// Bounce recipients to their senders
     Bounce(QueueActionArgs),
-    /// Stop deliveries from a queue until it is resumed or the server restarts
-    Pause(QueueNameArgs),
-    /// Resume a paused queue
-    Resume(QueueNameArgs),
+    /// Stop deliveries from a queue, to a next hop or to a destination
+    ///
+    /// It ends after the time of --for, when it is resumed, or when the server restarts. Attempts in
+    /// progress continue, and mail is still accepted.
+    Pause(QueuePauseArgs),
+    /// Resume what is paused
+    Resume(PausedNameArgs),
+    /// List what is paused
+    Pauses {
+        /// Print JSON, one object per line
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 /// Options of `queue list`.
@@ -711,11 +721,39 @@ pub struct QueueActionArgs {
 /// The heading of the filter options.
 const FILTER_HEADING: &str = "Filters (all must match)";
 
-/// A queue.
+/// What is paused or resumed.
 #[derive(Args, Debug)]
-pub struct QueueNameArgs {
-    /// Its name in the configuration
-    pub name: String,
+#[group(required = true, multiple = false)]
+pub struct PausedNameArgs {
+    /// A queue, by its name in the configuration
+    #[arg(value_name = "QUEUE")]
+    pub queue: Option<String>,
+    /// A next hop, as in `mailrace queue list --by next-hop`
+    #[arg(long, value_name = "NAME")]
+    pub next_hop: Option<String>,
+    /// A destination, in all queues
+    #[arg(long, value_name = "NAME")]
+    pub destination: Option<String>,
+}
+
+impl PausedNameArgs {
+    /// The name that is given; clap lets exactly one pass.
+    pub fn name(&self) -> Option<PausedName> {
+        let queue = self.queue.clone().map(PausedName::Queue);
+        let next_hop = self.next_hop.clone().map(PausedName::NextHop);
+        queue.or(next_hop).or_else(|| self.destination.clone().map(PausedName::Destination))
+    }
+}
+
+/// Options of `queue pause`.
+#[derive(Args, Debug)]
+pub struct QueuePauseArgs {
+    /// What to pause
+    #[command(flatten)]
+    pub target: PausedNameArgs,
+    /// How long: 90s, 30m, 2h
+    #[arg(long = "for", value_name = "SPAN")]
+    pub duration: Option<SerdeAsText<DurationArg>>,
 }
 
 /// Options of `explain`.

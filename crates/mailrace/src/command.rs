@@ -119,8 +119,9 @@ fn queue(config: &Config, command: &QueueCommand) -> anyhow::Result<()> {
         QueueCommand::Retry(how) => control_client::apply_queue_action(config, OperatorAction::Retry, how),
         QueueCommand::Remove(how) => control_client::apply_queue_action(config, OperatorAction::Remove, how),
         QueueCommand::Bounce(how) => control_client::apply_queue_action(config, OperatorAction::Bounce, how),
-        QueueCommand::Pause(queue) => control_client::set_queue_paused(config, &queue.name, true),
-        QueueCommand::Resume(queue) => control_client::set_queue_paused(config, &queue.name, false),
+        QueueCommand::Pause(how) => control_client::pause(config, how),
+        QueueCommand::Resume(what) => control_client::resume(config, what),
+        QueueCommand::Pauses { json } => control_client::print_pauses(config, *json),
     }
 }
 

@@ -5,6 +5,7 @@
 mod cluster;
 mod mailq;
 mod message;
+mod pauses;
 mod reports;
 mod tables;
 
@@ -33,6 +34,7 @@ use mail::printable;
 pub use cluster::{drain_node, print_lanes, print_nodes};
 pub use mailq::mailq;
 pub use message::print_message;
+pub use pauses::{pause, print_pauses, resume};
 pub use reports::{send_reports, show_reports};
 pub use tables::{accept_table_removals, table_get, table_stats};
 
@@ -76,13 +78,6 @@ pub fn apply_queue_action(config: &Config, action: OperatorAction, args: &QueueA
     };
     let will = if args.dry_run { "would be" } else { "to be" };
     print([format!("{} {will} {fate}", plural(answer.trim_end().parse()?, "recipient"))])
-}
-
-/// `mailrace queue pause` and `resume`.
-pub fn set_queue_paused(config: &Config, queue: &str, paused: bool) -> anyhow::Result<()> {
-    let queue = queue.to_owned();
-    let request = if paused { ControlRequest::Pause { queue } } else { ControlRequest::Resume { queue } };
-    request_text(&config.admin.socket, &request).map(drop)
 }
 
 /// `mailrace explain`.

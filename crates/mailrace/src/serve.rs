@@ -197,6 +197,8 @@ fn stop(running: RunningServer, runtime: &Runtime, log: &Log) -> u64 {
     } = running;
     let spool = intake.spool.clone();
     drop(intake);
+    // Sessions of the API are waited for, and these wait for their handlers.
+    control_server.stop_handlers();
     if !runtime.block_on(workers.drain(STOP_TIME_MAX)) {
         log.event(LogLevel::Warning, "closed sessions that took too long to finish", &[]);
     }

@@ -8,12 +8,15 @@ use utoipa::{PartialSchema, ToSchema};
 
 use super::page_file::PageFile;
 use super::query::{DestinationQuery, ExplainQuery, HistoryQuery, KeyQuery, NextHopQuery, PageQuery};
-use super::types::{ActDone, ActRequest, ActResult, Explanation, QueueList, ReloadResult, ServerStatus, TableList};
+use super::types::{
+    ActDone, ActRequest, ActResult, Explanation, PauseList, QueueList, ReloadResult, ServerStatus, TableList,
+};
 use crate::RecipientFilter;
 use crate::history::HistoryAnswer;
 use crate::load::LoadStatus;
 use crate::message::MessageDetails;
 use crate::pages::{DestinationPage, NextHopPage, RecipientPage};
+use crate::pauses::{PauseRequest, PauseStatus, ResumeRequest};
 use crate::tables::LookupReport;
 use crate::tokens::Role;
 
@@ -33,6 +36,9 @@ pub(super) enum Operation {
     Queues,
     PauseQueue,
     ResumeQueue,
+    Pauses,
+    Pause,
+    Resume,
     NextHops,
     Recipients,
     Hold,
@@ -173,6 +179,20 @@ pub(super) const ROUTES: &[Route] = &[
         "Stop deliveries from a queue until it is resumed or the server restarts",
     ),
     post("/api/v1/queues/{queue}/resume", Operation::ResumeQueue, json::<ActDone>(), "Resume a paused queue"),
+    get("/api/v1/pauses", Operation::Pauses, AnswerType::Json(json::<PauseList>()), "The pauses in force"),
+    Route {
+        content: Some(json::<PauseRequest>()),
+        ..post(
+            "/api/v1/pause",
+            Operation::Pause,
+            json::<PauseStatus>(),
+            "Stop deliveries from a queue, to a next hop or to a destination, for some time or until they are resumed",
+        )
+    },
+    Route {
+        content: Some(json::<ResumeRequest>()),
+        ..post("/api/v1/resume", Operation::Resume, json::<ActDone>(), "End a pause")
+    },
     Route {
         query: &[NextHopQuery::schema],
         ..get(

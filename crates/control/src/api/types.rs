@@ -6,6 +6,7 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use crate::RecipientFilter;
+use crate::pauses::PauseStatus;
 use crate::request::filter_object;
 use crate::summary::QueueStatus;
 use crate::tables::TableStatus;
@@ -28,6 +29,13 @@ pub(super) struct ServerStatus {
 pub(super) struct QueueList {
     /// In the order of the configuration.
     pub(super) queues: Vec<QueueStatus>,
+}
+
+/// The pauses in force.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub(super) struct PauseList {
+    /// Queues first, then next hops, then destinations.
+    pub(super) pauses: Vec<PauseStatus>,
 }
 
 /// All tables.
