@@ -43,7 +43,7 @@ use super::wait::unless_stopping;
 use crate::history::ServerCounters;
 use crate::metrics::{self, MetricsSnapshot, QueueMetrics, SignatureCounts};
 use crate::reload_request::{ReloadAnswer, ReloadRequest};
-use crate::{ClusterOperator, ControlParts, ReportParts, SharedControlState};
+use crate::{ClusterOperator, ControlParts, MessageHistory, ReportParts, SharedControlState};
 
 /// Handles requests.
 pub struct ControlHandler {
@@ -105,6 +105,7 @@ impl ControlHandler {
             ControlRequest::Verify { address } => self.verify(&address.0, out)?,
             ControlRequest::Show { id } => message::write_message(&self.message(id.0)?, out)?,
             ControlRequest::Content { id, from } => message::write_content(&self.stored(id.0)?.body, from, out)?,
+            ControlRequest::History { id } => write_rows(&[self.history(id.0)?], out)?,
             ControlRequest::TableGet { table, key } => self.table_get(&table, &key)?.write(out)?,
             ControlRequest::TableStats { table } => write_rows(&self.table_stats(table.as_deref())?, out)?,
             ControlRequest::TableAccept { table } => self.accept_table_removals(caller, table)?,
@@ -127,6 +128,7 @@ impl ControlHandler {
                     },
                 )?;
             }
+            ControlRequest::Drain(request) => self.drain(caller, request)?,
             ControlRequest::Reload => write_rows(&[self.reload(caller)?], out)?,
             ControlRequest::Load => write_rows(&[self.load_status()], out)?,
             ControlRequest::Adaptive => write_rows(&self.adaptive_values()?, out)?,
@@ -436,6 +438,17 @@ impl ControlHandler {
         Ok((stored.body, stored.envelope.accepted_at))
     }
 
+    /// What the log has about a message.
+    pub(super) fn history(&self, id: QueueId) -> ControlResult<MessageHistory> {
+        let none = "the log is written to standard error, where the server cannot read it: see [log] to";
+        let log = self.parts.message_log.as_ref().ok_or_else(|| ControlError::Refused(none.into()))?;
+        let history = log.history(id)?;
+        match history.events.is_empty() {
+            true => Err(ControlError::NotFound(format!("the log has nothing about {id}, as far as it was searched"))),
+            false => Ok(history),
+        }
+    }
+
     /// Writes what a message waits for.
     pub(super) fn explain_message(&self, id: QueueId, out: &mut impl Write) -> ControlResult<()> {
         let message_state = self.with_queues(move |queues| MessageState::of(queues, id, now()))?;
@@ -542,6 +555,8 @@ impl ControlHandler {
         let restrictions = self.parts.intake.load.restrictions();
         if self.shared.stopping.load(Relaxed) {
             Some("the server is stopping")
+        } else if restrictions.intake == AllowedClients::None {
+            Some("the server is draining its queue")
         } else if restrictions.intake == AllowedClients::ReservedOnly {
             Some("the load of the machine is too high")
         } else {

@@ -31,6 +31,8 @@
 //! | `cluster-status` | an object for each lane of the cluster |
 //! | `cluster-nodes` | an object for each node that is alive |
 //! | `cluster-drain` | nothing; the server hands its lanes over and stops |
+//! | `history {"id": QUEUE-ID}` | an object: what the log has about the message |
+//! | `drain {"within": "5m"}` | nothing; the server takes no mail, delivers for that time, and stops |
 //! | `reload` | an object: the command's exit code and its output |
 
 mod adaptive;
@@ -48,12 +50,14 @@ mod live;
 pub mod load;
 pub mod load_text;
 mod message;
+pub mod message_history;
 pub mod message_text;
 mod metrics;
 mod pages;
 mod pattern;
 pub mod pauses;
 pub mod pauses_text;
+pub mod process;
 mod recipient_filter;
 mod reload_request;
 mod reports;
@@ -91,7 +95,9 @@ pub use current_handler::CurrentHandler;
 pub use explain::{AddressExplainer, Deliverability};
 pub use handler::ControlHandler;
 pub use live::LiveMonitor;
+pub use message_history::{MessageHistory, MessageLog, MessageLogEvent};
 pub use pattern::{AddressPattern, DestinationPattern, InvalidPattern, SubstringPattern};
+pub use process::{ConfigChecker, ConfigDocument, ConfigVerdict, DrainSender};
 pub use recipient_filter::RecipientFilter;
 pub use reload_request::{ReloadAnswer, ReloadRequest, ReloadSender};
 pub use reports::{ReportOperator, ReportParts, SentReport};
@@ -138,6 +144,10 @@ pub struct ControlParts {
     pub tables: ControlTables,
     /// A 250 does not wait for the disk.
     pub relaxed_durability: bool,
+    /// The configuration, without secrets.
+    pub config: ConfigDocument,
+    /// Finds messages in the log; None: the server cannot read its log.
+    pub message_log: Option<Arc<dyn MessageLog>>,
     /// What the server has chosen at its start or reload.
     pub chosen: Vec<AdaptiveValue>,
     /// The DKIM signatures that were made; None: there are no keys.
@@ -166,6 +176,10 @@ pub struct SharedControlState {
     pub outcome_counters: Arc<OutcomeCounters>,
     /// Where reload requests go.
     pub reload_sender: ReloadSender,
+    /// Checks configurations.
+    pub config_checker: ConfigChecker,
+    /// Where the order to drain goes.
+    pub drain_sender: DrainSender,
     /// The cluster; None: the server belongs to none.
     pub cluster: Option<Arc<dyn ClusterOperator>>,
     /// Set when handlers are to stop.

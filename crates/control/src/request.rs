@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::pauses::{PauseRequest, ResumeRequest};
+use super::process::DrainRequest;
 use super::recipient_filter::RecipientFilter;
 use super::text::SerdeAsText;
 
@@ -86,6 +87,11 @@ pub enum ControlRequest {
         #[serde(default)]
         from: u64,
     },
+    /// Shows what the log has about a message.
+    History {
+        /// The message.
+        id: SerdeAsText<QueueId>,
+    },
     /// Looks up a key in a table.
     TableGet {
         /// The table's name.
@@ -123,6 +129,8 @@ pub enum ControlRequest {
     ClusterDrain,
     /// Shows metrics.
     Status,
+    /// Drains the queue, and stops.
+    Drain(DrainRequest),
     /// Reloads the configuration.
     Reload,
 }
@@ -178,6 +186,7 @@ impl ControlRequest {
             | ControlRequest::TableAccept { .. }
             | ControlRequest::ReportsSend { .. }
             | ControlRequest::ClusterDrain
+            | ControlRequest::Drain(_)
             | ControlRequest::Reload => true,
             _ => false,
         }
@@ -260,6 +269,9 @@ mod tests {
                 helo: Some(name()),
             },
             ControlRequest::ExplainMessage { id: "7-0-1".parse().unwrap() },
+            ControlRequest::History { id: "7-0-1".parse().unwrap() },
+            ControlRequest::Drain(DrainRequest { within: "10m".parse().ok() }),
+            ControlRequest::Drain(DrainRequest::default()),
             ControlRequest::TableGet { table: name(), key: "Bob \"b\"@a.example\n".into() },
             ControlRequest::TableStats { table: None },
             ControlRequest::TableStats { table: Some(name()) },

@@ -115,7 +115,7 @@ enum SchedulerMsg {
     SetDelivery(AllowedDeliveries),
     /// Runs on the scheduler's thread, to read or change the queues.
     WithQueues(Box<dyn FnOnce(&mut Queues) + Send>),
-    /// Reports when only held messages are left.
+    /// Reports when nothing is left to deliver.
     WatchDrain(DrainWatch),
     /// Switches to another configuration.
     Reconfigure(Box<scheduler::SchedulerChange>),
@@ -372,7 +372,17 @@ impl Dispatcher {
     /// are held for all remaining recipients, with their number. For a server that takes nothing
     /// in: what is committed later is not waited for.
     pub fn notify_when_drained(&self, report: impl FnOnce(usize) + Send + 'static) {
-        let watch = DrainWatch::new(self.worker_factory.messages.clone(), report);
+        self.watch_drain(None, report);
+    }
+
+    /// The same, and also as soon as nothing else can be delivered before `until`: reports the number
+    /// of all messages that are left.
+    pub fn notify_when_idle(&self, until: Timestamp, report: impl FnOnce(usize) + Send + 'static) {
+        self.watch_drain(Some(until), report);
+    }
+
+    fn watch_drain(&self, until: Option<Timestamp>, report: impl FnOnce(usize) + Send + 'static) {
+        let watch = DrainWatch::new(self.worker_factory.messages.clone(), until, report);
         self.scheduler.send(SchedulerMsg::WatchDrain(watch));
     }
 

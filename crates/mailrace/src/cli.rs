@@ -128,6 +128,16 @@ pub enum Command {
     Check,
     /// Make the running server read its configuration again
     Reload,
+    /// Accept no mail, deliver what can be delivered, and stop the running server
+    ///
+    /// Clients are told to come again later, and /readyz of the API says that the server is not ready.
+    /// It stops as soon as nothing else can be delivered before the time is over. What is left is
+    /// delivered after the next start.
+    Drain {
+        /// How long deliveries may take: 30s, 10m; by default five minutes
+        #[arg(long, value_name = "SPAN")]
+        within: Option<SerdeAsText<DurationArg>>,
+    },
     /// Build and query lookup tables
     #[command(subcommand)]
     Table(TableCommand),
@@ -642,6 +652,11 @@ pub enum QueueCommand {
     List(QueueListArgs),
     /// Show a message: envelope, recipients, what they wait for, and header
     Show(QueueShowArgs),
+    /// Show what happened to a message, also after it is finished
+    ///
+    /// The server searches the end of its log, up to 64 MiB, and the log before the last rotation if it
+    /// is beside it with the suffix .1.
+    History(QueueHistoryArgs),
     /// Hold recipients until they are released
     Hold(QueueActionArgs),
     /// Release held recipients; they are due now
@@ -699,6 +714,17 @@ pub struct QueueShowArgs {
     /// The whole message, byte for byte; to a terminal, control characters are escaped
     #[arg(long, conflicts_with = "json")]
     pub message: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Options of `queue history`.
+#[derive(Args, Debug)]
+pub struct QueueHistoryArgs {
+    /// The queue ID, as in `mailrace queue list` and in the log
+    #[arg(value_name = "QUEUE-ID")]
+    pub id: QueueId,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,

@@ -19,13 +19,15 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use control::process::DrainRequest;
 use control::request::{ActionRequest, ControlRequest};
-use control::text::{SerdeAsText, plural};
+use control::text::{DurationArg, SerdeAsText, plural};
 use control::{
-    Deliverability, REQUEST_OCTETS_MAX, RecipientFilter, ReloadAnswer, adaptive_text, list, load_text, summary_text,
+    Deliverability, REQUEST_OCTETS_MAX, RecipientFilter, ReloadAnswer, adaptive_text, list, load_text, message_history,
+    summary_text,
 };
 
-use crate::cli::{ExplainArgs, ExplainTarget, QueueActionArgs, QueueListArgs};
+use crate::cli::{ExplainArgs, ExplainTarget, QueueActionArgs, QueueHistoryArgs, QueueListArgs};
 use crate::exit::{self, ExitError, FormattedError};
 use crate::output::output;
 use config::Config;
@@ -108,6 +110,21 @@ pub fn print_status(config: &Config, as_json: bool) -> anyhow::Result<()> {
         true => print([adaptive_text::status_json(&rows, &metrics).to_string()]),
         false => print(adaptive_text::status_text(&rows, &metrics)),
     }
+}
+
+/// `mailrace queue history`.
+pub fn print_history(config: &Config, args: &QueueHistoryArgs) -> anyhow::Result<()> {
+    let answer = request_text(&config.admin.socket, &ControlRequest::History { id: SerdeAsText(args.id) })?;
+    match args.json {
+        true => print(answer.lines()),
+        false => print(message_history::lines(&serde_json::from_str(&answer)?)),
+    }
+}
+
+/// `mailrace drain`.
+pub fn drain(config: &Config, within: Option<&SerdeAsText<DurationArg>>) -> anyhow::Result<()> {
+    let request = ControlRequest::Drain(DrainRequest { within: within.cloned() });
+    request_text(&config.admin.socket, &request).map(drop)
 }
 
 /// `mailrace reload`.

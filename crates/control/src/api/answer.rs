@@ -24,6 +24,7 @@ use crate::live::{EventReader, READERS_MAX};
 use crate::metrics;
 use crate::pages::{DestinationPage, NextHopPage, PageRequest};
 use crate::pauses::{PauseRequest, PausedName, ResumeRequest};
+use crate::process::ConfigText;
 use crate::request::ActionRequest;
 use crate::text::SerdeAsText;
 
@@ -152,6 +153,13 @@ pub(super) fn answer(handler: &ControlHandler, request: ApiRequest) -> Result<Ap
             handler.explain_message(queue_id(&name)?, &mut lines)?;
             explanation(&lines)
         }
+        Operation::MessageHistory => json(&handler.history(queue_id(&name)?)?),
+        Operation::Config => json(handler.config_document()),
+        Operation::CheckConfig => {
+            let ConfigText { text } = read_content(&content)?;
+            json(&handler.check_config(&text))
+        }
+        Operation::Drain => done(handler.drain(&caller, read_content(&content)?)),
         Operation::Tables => json(&TableList { tables: handler.table_stats(None)? }),
         Operation::TableLookup => {
             let KeyQuery { key } = query.read().map_err(bad_request)?;

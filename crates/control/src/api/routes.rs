@@ -15,8 +15,10 @@ use crate::RecipientFilter;
 use crate::history::HistoryAnswer;
 use crate::load::LoadStatus;
 use crate::message::MessageDetails;
+use crate::message_history::MessageHistory;
 use crate::pages::{DestinationPage, NextHopPage, RecipientPage};
 use crate::pauses::{PauseRequest, PauseStatus, ResumeRequest};
+use crate::process::{ConfigDocument, ConfigText, ConfigVerdict, DrainRequest};
 use crate::tables::LookupReport;
 use crate::tokens::Role;
 
@@ -50,6 +52,10 @@ pub(super) enum Operation {
     Content,
     ExplainAddress,
     ExplainMessage,
+    MessageHistory,
+    Config,
+    CheckConfig,
+    Drain,
     Tables,
     TableLookup,
     AcceptRemovals,
@@ -241,6 +247,12 @@ pub(super) const ROUTES: &[Route] = &[
         AnswerType::Json(json::<Explanation>()),
         "What a message waits for, in sentences",
     ),
+    get(
+        "/api/v1/messages/{id}/history",
+        Operation::MessageHistory,
+        AnswerType::Json(json::<MessageHistory>()),
+        "What happened to a message, as far as the log of the server has it; also after it is finished",
+    ),
     Route {
         query: &[ExplainQuery::schema],
         ..get(
@@ -267,6 +279,30 @@ pub(super) const ROUTES: &[Route] = &[
         json::<ActDone>(),
         "Let the copy of a directory apply the removals that it held back",
     ),
+    get(
+        "/api/v1/config",
+        Operation::Config,
+        AnswerType::Json(json::<ConfigDocument>()),
+        "The configuration in force, with asterisks where a secret may be",
+    ),
+    Route {
+        content: Some(json::<ConfigText>()),
+        ..post(
+            "/api/v1/config/check",
+            Operation::CheckConfig,
+            json::<ConfigVerdict>(),
+            "Check the text of a configuration, without a look at the files that it names and without an effect",
+        )
+    },
+    Route {
+        content: Some(json::<DrainRequest>()),
+        ..post(
+            "/api/v1/drain",
+            Operation::Drain,
+            json::<ActDone>(),
+            "Accept no mail, deliver what can be delivered within a time, and stop the server",
+        )
+    },
     post(
         "/api/v1/reload",
         Operation::Reload,
