@@ -96,6 +96,9 @@ impl ControlHandler {
             ControlRequest::Pause(request) => write_rows(&[self.pause(caller, request)?], out)?,
             ControlRequest::Resume(request) => self.resume(caller, request)?,
             ControlRequest::Pauses => write_rows(&self.pauses()?, out)?,
+            ControlRequest::Redirect(request) => self.redirect(caller, request)?,
+            ControlRequest::EndRedirect(request) => self.end_redirect(caller, request)?,
+            ControlRequest::Redirects => write_rows(&self.redirects(), out)?,
             ControlRequest::ExplainAddress { address, sender, client, helo } => {
                 let sender = sender.map(|sender| sender.0);
                 let client = client.map(|client| (client, helo.as_deref()));
@@ -415,7 +418,8 @@ impl ControlHandler {
         let trace = async {
             let normalized = self.parts.intake.normalize_address(address, None).await.into_owned();
             let resolution = self.parts.intake.resolve_recipient(&normalized).await;
-            let trace = self.parts.explainer.trace(resolution, sender).await;
+            let redirects = self.shared.redirects.redirects().current();
+            let trace = self.parts.explainer.trace(resolution, sender, &redirects).await;
             (normalized, trace)
         };
         unless_stopping(&self.shared.stopping, trace)?.ok_or(ControlError::Stopping)

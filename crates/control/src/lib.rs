@@ -15,6 +15,9 @@
 //! | `pause {"target": {"queue": NAME}, "for": "2h"}` | an object: the pause. Also for a `next_hop` or a `destination` |
 //! | `resume {"target": {"queue": NAME}}` | nothing |
 //! | `pauses` | an object for each pause in force |
+//! | `redirect {"from": {"next_hop": NAME}, "to": NEXT-HOP, "transport": NAME}` | nothing. Also for a `destination` |
+//! | `end-redirect {"from": {"next_hop": NAME}}` | nothing |
+//! | `redirects` | an object for each redirect in force |
 //! | `explain-address {"address": ADDRESS, "sender": ADDRESS, "client": IP, "helo": NAME}` | text |
 //! | `explain-message {"id": QUEUE-ID}` | text |
 //! | `verify {"address": ADDRESS}` | an object: verdict and reason |
@@ -59,6 +62,8 @@ pub mod pauses;
 pub mod pauses_text;
 pub mod process;
 mod recipient_filter;
+pub mod redirects;
+pub mod redirects_text;
 mod reload_request;
 mod reports;
 pub mod reports_text;
@@ -67,6 +72,7 @@ pub mod request;
 pub(crate) mod sample;
 mod selection;
 mod server;
+mod state_file;
 mod summary;
 pub mod summary_text;
 pub mod tables;
@@ -99,6 +105,7 @@ pub use message_history::{MessageHistory, MessageLog, MessageLogEvent};
 pub use pattern::{AddressPattern, DestinationPattern, InvalidPattern, SubstringPattern};
 pub use process::{ConfigChecker, ConfigDocument, ConfigVerdict, DrainSender};
 pub use recipient_filter::RecipientFilter;
+pub use redirects::RedirectStore;
 pub use reload_request::{ReloadAnswer, ReloadRequest, ReloadSender};
 pub use reports::{ReportOperator, ReportParts, SentReport};
 pub use server::ControlServer;
@@ -180,6 +187,8 @@ pub struct SharedControlState {
     pub config_checker: ConfigChecker,
     /// Where the order to drain goes.
     pub drain_sender: DrainSender,
+    /// Where mail is redirected to.
+    pub redirects: Arc<RedirectStore>,
     /// The cluster; None: the server belongs to none.
     pub cluster: Option<Arc<dyn ClusterOperator>>,
     /// Set when handlers are to stop.

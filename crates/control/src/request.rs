@@ -16,6 +16,7 @@ use serde_json::{Map, Value};
 use super::pauses::{PauseRequest, ResumeRequest};
 use super::process::DrainRequest;
 use super::recipient_filter::RecipientFilter;
+use super::redirects::{EndRedirectRequest, Redirect};
 use super::text::SerdeAsText;
 
 /// A request.
@@ -50,6 +51,12 @@ pub enum ControlRequest {
     Resume(ResumeRequest),
     /// Lists the pauses in force.
     Pauses,
+    /// Redirects the mail for a next hop or a destination.
+    Redirect(Redirect),
+    /// Ends a redirect.
+    EndRedirect(EndRedirectRequest),
+    /// Lists the redirects in force.
+    Redirects,
     /// Explains how mail for this address would be routed.
     ExplainAddress {
         /// The recipient.
@@ -183,6 +190,8 @@ impl ControlRequest {
             | ControlRequest::Bounce(order) => !order.dry_run,
             ControlRequest::Pause(_)
             | ControlRequest::Resume(_)
+            | ControlRequest::Redirect(_)
+            | ControlRequest::EndRedirect(_)
             | ControlRequest::TableAccept { .. }
             | ControlRequest::ReportsSend { .. }
             | ControlRequest::ClusterDrain
@@ -232,6 +241,7 @@ impl fmt::Display for ControlRequest {
 #[cfg(test)]
 mod tests {
     use super::super::pauses::PausedName;
+    use super::super::redirects::RedirectedName;
     use super::super::sample;
     use super::*;
 
@@ -256,6 +266,13 @@ mod tests {
             ControlRequest::Pause(PauseRequest { target: PausedName::NextHop(name()), duration: None }),
             ControlRequest::Resume(ResumeRequest { target: PausedName::Destination(name()) }),
             ControlRequest::Pauses,
+            ControlRequest::Redirect(Redirect {
+                from: RedirectedName::NextHop(name()),
+                to: "[192.0.2.1]:26".into(),
+                transport: Some(name()),
+            }),
+            ControlRequest::EndRedirect(EndRedirectRequest { from: RedirectedName::Destination(name()) }),
+            ControlRequest::Redirects,
             ControlRequest::ExplainAddress {
                 address: "a@b.example".parse().unwrap(),
                 sender: None,

@@ -123,6 +123,8 @@ fn queue(config: &Config, command: &QueueCommand) -> anyhow::Result<()> {
         QueueCommand::Bounce(how) => control_client::apply_queue_action(config, OperatorAction::Bounce, how),
         QueueCommand::Pause(how) => control_client::pause(config, how),
         QueueCommand::Resume(what) => control_client::resume(config, what),
+        QueueCommand::Redirect(how) => control_client::redirect(config, how),
+        QueueCommand::Redirects { json } => control_client::print_redirects(config, *json),
         QueueCommand::Pauses { json } => control_client::print_pauses(config, *json),
     }
 }

@@ -6,6 +6,7 @@ mod cluster;
 mod mailq;
 mod message;
 mod pauses;
+mod redirects;
 mod reports;
 mod tables;
 
@@ -37,6 +38,7 @@ pub use cluster::{drain_node, print_lanes, print_nodes};
 pub use mailq::mailq;
 pub use message::print_message;
 pub use pauses::{pause, print_pauses, resume};
+pub use redirects::{print_redirects, redirect};
 pub use reports::{send_reports, show_reports};
 pub use tables::{accept_table_removals, table_get, table_stats};
 

@@ -18,15 +18,16 @@ use ::cluster::StartingNode;
 use anyhow::Context;
 use config::{self, Config, ConfigSource, LoadedConfig, TableKind, TransportKind};
 use control::api::Api;
+use control::redirects::REDIRECT_FILE;
 use control::tokens::TokenFile;
 use control::{
-    ClusterOperator, ControlHandler, ControlParts, ControlServer, DrainSender, LiveMonitor, ReloadRequest,
-    ReloadSender, SharedControlState,
+    ClusterOperator, ControlHandler, ControlParts, ControlServer, DrainSender, LiveMonitor, RedirectStore,
+    ReloadRequest, ReloadSender, SharedControlState,
 };
 use delivery::pipe::LauncherSocket;
 use dispatch::{
-    self, Dispatcher, DispatcherConfig, DispatcherParts, LaneFence, OutcomeCounters, Queues, SchedulerHandle,
-    SchedulerReceiver,
+    self, Dispatcher, DispatcherConfig, DispatcherParts, LaneFence, OutcomeCounters, Queues, Redirects,
+    SchedulerHandle, SchedulerReceiver,
 };
 use intake::drop_folder::DropFolderScanner;
 use intake::{CommitNotifier, IntakeContext};
@@ -340,6 +341,13 @@ fn start_control_server(
     Ok((server, api))
 }
 
+/// Where the operator has redirected mail to.
+fn open_redirects(config: &Config) -> anyhow::Result<Arc<RedirectStore>> {
+    let store = RedirectStore::open(&config.data_dir);
+    let path = config.data_dir.join(REDIRECT_FILE);
+    store.map(Arc::new).with_context(|| format!("reading {}: correct or remove it", path.display()))
+}
+
 /// Opens the spool and starts everything, the listeners last.
 fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::Result<RunningServer> {
     let StartInputs { sockets, acceptor, secret, limits, launcher, orders, stop_server, drain_only } = inputs;
@@ -361,13 +369,21 @@ fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::R
         explainer,
         chosen,
     } = ServerParts::build(config, tables, secret, limits, None, collector.as_ref(), &log)?;
-    let inputs = FlowInputs { limits, launcher, reports: collector.as_ref(), drain_only, stop_server };
+    let redirects = open_redirects(config)?;
+    let inputs = FlowInputs {
+        limits,
+        launcher,
+        reports: collector.as_ref(),
+        redirects: redirects.redirects(),
+        drain_only,
+        stop_server,
+    };
     let StartedFlow { spool, flow, scheduler, outcome_counters, cluster } =
         start_flow(config, dispatcher, &queues, inputs, &log)?;
     let monitor = monitor(config, scheduler.clone(), log.clone());
     let intake = Arc::new(intake_context::create(config, intake, spool, monitor.handle(), log.clone()));
     let gauges = monitor.start(config.load.every)?;
-    let control_context = control_context((scheduler, outcome_counters), orders, &cluster, &log);
+    let control_context = control_context((scheduler, outcome_counters), (orders, redirects), &cluster, &log);
     let rules = access_rules.clone();
     let control_parts =
         from_config::control_parts(loaded, explainer, intake.clone(), &retrieval, rules, &tables, &dnsbl_lists);
@@ -447,7 +463,7 @@ fn start_drop_scanner(
 /// What handlers of operators' requests share.
 fn control_context(
     (scheduler, outcome_counters): (SchedulerHandle, Arc<OutcomeCounters>),
-    orders: OperatorOrders,
+    (orders, redirects): (OperatorOrders, Arc<RedirectStore>),
     cluster: &Option<Arc<RunningCluster>>,
     log: &Arc<Log>,
 ) -> SharedControlState {
@@ -460,6 +476,7 @@ fn control_context(
         log,
         outcome_counters,
         reload_sender: orders.reload,
+        redirects,
         config_checker: check::check_text,
         drain_sender: orders.drain,
         cluster,
@@ -473,6 +490,7 @@ struct FlowInputs<'a> {
     limits: ProcessLimits,
     launcher: Option<LauncherSocket>,
     reports: Option<&'a ReportCollector>,
+    redirects: Redirects,
     drain_only: bool,
     /// Stops the server in an orderly way.
     stop_server: Box<dyn Fn() + Send + Sync>,
@@ -496,7 +514,7 @@ fn start_flow(
     inputs: FlowInputs<'_>,
     log: &Arc<Log>,
 ) -> anyhow::Result<StartedFlow> {
-    let FlowInputs { limits, launcher, reports, drain_only, stop_server } = inputs;
+    let FlowInputs { limits, launcher, reports, redirects, drain_only, stop_server } = inputs;
     let joining = cluster::connect(config, drain_only, log)?;
     let outcome_counters = Arc::new(OutcomeCounters::default());
     let (scheduler, receiver): (SchedulerHandle, SchedulerReceiver) = dispatch::scheduler_channel();
@@ -515,6 +533,7 @@ fn start_flow(
         launcher,
         outcome_counters: outcome_counters.clone(),
         tls_sessions: tls_reports::session_log(config, reports),
+        redirects,
         lane_fence: joining.as_ref().map(|node| Arc::new(ClusterFence(node.step())) as Arc<dyn LaneFence>),
         log: log.clone(),
     };

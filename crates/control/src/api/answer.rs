@@ -14,8 +14,8 @@ use super::query::{
 };
 use super::routes::{OPENMETRICS, Operation, PLAIN_TEXT};
 use super::types::{
-    ActDone, ActRequest, ActResult, Explanation, PauseList, ProblemDocument, QueueList, ReloadResult, ServerStatus,
-    TableList,
+    ActDone, ActRequest, ActResult, Explanation, PauseList, ProblemDocument, QueueList, RedirectList, ReloadResult,
+    ServerStatus, TableList,
 };
 use crate::ReloadAnswer;
 use crate::adaptive_text;
@@ -128,6 +128,9 @@ pub(super) fn answer(handler: &ControlHandler, request: ApiRequest) -> Result<Ap
         Operation::Pauses => json(&PauseList { pauses: handler.pauses()? }),
         Operation::Pause => json(&handler.pause(&caller, read_content(&content)?)?),
         Operation::Resume => done(handler.resume(&caller, read_content(&content)?)),
+        Operation::Redirects => json(&RedirectList { redirects: handler.redirects() }),
+        Operation::Redirect => done(handler.redirect(&caller, read_content(&content)?)),
+        Operation::EndRedirect => done(handler.end_redirect(&caller, read_content(&content)?)),
         Operation::NextHops => next_hops(handler, query.read().map_err(bad_request)?, page_entries_max),
         Operation::Destinations => destinations(handler, query.read().map_err(bad_request)?, page_entries_max),
         Operation::History => {

@@ -9,7 +9,8 @@ use utoipa::{PartialSchema, ToSchema};
 use super::page_file::PageFile;
 use super::query::{DestinationQuery, ExplainQuery, HistoryQuery, KeyQuery, NextHopQuery, PageQuery};
 use super::types::{
-    ActDone, ActRequest, ActResult, Explanation, PauseList, QueueList, ReloadResult, ServerStatus, TableList,
+    ActDone, ActRequest, ActResult, Explanation, PauseList, QueueList, RedirectList, ReloadResult, ServerStatus,
+    TableList,
 };
 use crate::RecipientFilter;
 use crate::history::HistoryAnswer;
@@ -19,6 +20,7 @@ use crate::message_history::MessageHistory;
 use crate::pages::{DestinationPage, NextHopPage, RecipientPage};
 use crate::pauses::{PauseRequest, PauseStatus, ResumeRequest};
 use crate::process::{ConfigDocument, ConfigText, ConfigVerdict, DrainRequest};
+use crate::redirects::{EndRedirectRequest, Redirect};
 use crate::tables::LookupReport;
 use crate::tokens::Role;
 
@@ -41,6 +43,9 @@ pub(super) enum Operation {
     Pauses,
     Pause,
     Resume,
+    Redirects,
+    Redirect,
+    EndRedirect,
     NextHops,
     Recipients,
     Hold,
@@ -198,6 +203,25 @@ pub(super) const ROUTES: &[Route] = &[
     Route {
         content: Some(json::<ResumeRequest>()),
         ..post("/api/v1/resume", Operation::Resume, json::<ActDone>(), "End a pause")
+    },
+    get(
+        "/api/v1/redirects",
+        Operation::Redirects,
+        AnswerType::Json(json::<RedirectList>()),
+        "Mail that the operator redirects to other next hops",
+    ),
+    Route {
+        content: Some(json::<Redirect>()),
+        ..post(
+            "/api/v1/redirect",
+            Operation::Redirect,
+            json::<ActDone>(),
+            "Redirect the mail for a next hop or a destination to another next hop, until the redirect is ended",
+        )
+    },
+    Route {
+        content: Some(json::<EndRedirectRequest>()),
+        ..post("/api/v1/redirect/end", Operation::EndRedirect, json::<ActDone>(), "End a redirect")
     },
     Route {
         query: &[NextHopQuery::schema],

@@ -7,6 +7,7 @@ use utoipa::ToSchema;
 
 use crate::RecipientFilter;
 use crate::pauses::PauseStatus;
+use crate::redirects::Redirect;
 use crate::request::filter_object;
 use crate::summary::QueueStatus;
 use crate::tables::TableStatus;
@@ -36,6 +37,13 @@ pub(super) struct QueueList {
 pub(super) struct PauseList {
     /// Queues first, then next hops, then destinations.
     pub(super) pauses: Vec<PauseStatus>,
+}
+
+/// The redirects in force.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub(super) struct RedirectList {
+    /// Those of next hops first.
+    pub(super) redirects: Vec<Redirect>,
 }
 
 /// All tables.
