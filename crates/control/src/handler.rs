@@ -25,6 +25,7 @@ use spool::SpooledMessage;
 
 use super::adaptive::{self, AdaptiveValue};
 use super::explain::{AddressTrace, MessageState, access};
+use super::lanes::{self, LaneStatus};
 use super::list::{self, QueuedRecipient};
 use super::load::{self, LoadStatus};
 use super::message::{self, MessageDetails};
@@ -547,6 +548,12 @@ impl ControlHandler {
     /// The load of the machine, and what it has led to.
     pub(super) fn load_status(&self) -> LoadStatus {
         load::load_status(&self.parts.intake.load.report(), &self.parts.intake.refusals, now())
+    }
+
+    /// The lanes of the spool.
+    pub(super) fn lanes(&self) -> Vec<LaneStatus> {
+        let lanes = self.parts.intake.spool.lane_stats();
+        lanes.iter().map(|(lane, stats)| lanes::lane_status(*lane, stats)).collect()
     }
 
     /// All metrics, in the Prometheus text format.

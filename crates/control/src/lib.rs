@@ -48,6 +48,7 @@ mod current_handler;
 mod explain;
 mod handler;
 mod history;
+mod lanes;
 pub mod list;
 mod live;
 pub mod load;

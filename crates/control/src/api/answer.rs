@@ -14,8 +14,8 @@ use super::query::{
 };
 use super::routes::{OPENMETRICS, Operation, PLAIN_TEXT};
 use super::types::{
-    ActDone, ActRequest, ActResult, Explanation, PauseList, ProblemDocument, QueueList, RedirectList, ReloadResult,
-    ServerStatus, TableList,
+    ActDone, ActRequest, ActResult, Explanation, LaneList, PauseList, ProblemDocument, QueueList, RedirectList,
+    ReloadResult, ServerStatus, TableList,
 };
 use crate::ReloadAnswer;
 use crate::adaptive_text;
@@ -120,6 +120,7 @@ pub(super) fn answer(handler: &ControlHandler, request: ApiRequest) -> Result<Ap
         Operation::Metrics => Ok(text(OPENMETRICS, metrics::to_openmetrics(&handler.metrics()?))),
         Operation::Status => status(handler),
         Operation::Limits => json(&handler.load_status()),
+        Operation::Lanes => json(&LaneList { lanes: handler.lanes() }),
         Operation::Queues => json(&QueueList { queues: handler.queues()? }),
         Operation::PauseQueue => {
             done(handler.pause(&caller, PauseRequest { target: PausedName::Queue(name), duration: None }).map(drop))

@@ -9,8 +9,8 @@ use utoipa::{PartialSchema, ToSchema};
 use super::page_file::PageFile;
 use super::query::{DestinationQuery, ExplainQuery, HistoryQuery, KeyQuery, NextHopQuery, PageQuery};
 use super::types::{
-    ActDone, ActRequest, ActResult, Explanation, PauseList, QueueList, RedirectList, ReloadResult, ServerStatus,
-    TableList,
+    ActDone, ActRequest, ActResult, Explanation, LaneList, PauseList, QueueList, RedirectList, ReloadResult,
+    ServerStatus, TableList,
 };
 use crate::RecipientFilter;
 use crate::history::HistoryAnswer;
@@ -33,6 +33,7 @@ pub(super) enum Operation {
     Metrics,
     Status,
     Limits,
+    Lanes,
     History,
     Events,
     Destinations,
@@ -166,6 +167,12 @@ pub(super) const ROUTES: &[Route] = &[
         Operation::Limits,
         AnswerType::Json(json::<LoadStatus>()),
         "The load of the machine, and the limits in force",
+    ),
+    get(
+        "/api/v1/lanes",
+        Operation::Lanes,
+        AnswerType::Json(json::<LaneList>()),
+        "The lanes of the spool, with their counters since the start of the server",
     ),
     Route {
         query: &[HistoryQuery::schema],

@@ -6,6 +6,7 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use crate::RecipientFilter;
+use crate::lanes::LaneStatus;
 use crate::pauses::PauseStatus;
 use crate::redirects::Redirect;
 use crate::request::filter_object;
@@ -44,6 +45,13 @@ pub(super) struct PauseList {
 pub(super) struct RedirectList {
     /// Those of next hops first.
     pub(super) redirects: Vec<Redirect>,
+}
+
+/// The lanes of the spool.
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+pub(super) struct LaneList {
+    /// Its own lanes first, then those that it has taken over.
+    pub(super) lanes: Vec<LaneStatus>,
 }
 
 /// All tables.
