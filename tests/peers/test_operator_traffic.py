@@ -4,6 +4,7 @@ restart keeps, the history of a message, a drain before a stop, and the configur
 
 import json
 import re
+import socket
 import subprocess
 import time
 import unittest
@@ -180,7 +181,7 @@ class Stops(TrafficCase):
         self.hop.script.clear()
         self.post("/api/v1/pause", {"target": {"destination": "one.test"}})
         self.send(self.server, "bob@one.test")
-        open_session = Client(self.server.port)
+        open_session = self.enterContext(Client(self.server.port))
         open_session.greet()
         run(self.server, "drain", "--within", "30s")
         await_that(lambda: self.ask("/readyz")[0] == 503, "a server that is not ready", self.server)
@@ -210,6 +211,24 @@ class Stops(TrafficCase):
         self.post("/api/v1/drain", {"within": "2s"})
         self.assertEqual(self.server.process.wait(20), 0)
         self.assertEqual(mail_events(self.server, "info", message="nothing else can be delivered"), [])
+
+
+    def test_a_stop_does_not_wait_for_a_request_that_waits_for_a_name_server(self):
+        silent = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.addCleanup(silent.close)
+        silent.bind(("127.0.0.1", 0))
+        text = self.server.config.read_text().replace('"127.0.0.1:1"', f'"127.0.0.1:{silent.getsockname()[1]}"')
+        self.server.config.write_text(text.replace('timeout = "1s"', 'timeout = "25s"'))
+        self.post("/api/v1/reload", {})
+        connection = self.connect()
+        head = "GET /api/v1/explanation?address=bob%40unknown.test HTTP/1.1\r\nHost: localhost\r\n"
+        connection.write(f"{head}Authorization: Bearer {self.reader}\r\n\r\n".encode())
+        silent.settimeout(WAIT_SECONDS_MAX)
+        silent.recv(512)
+        begin = time.monotonic()
+        self.assertEqual(self.server.terminate(), 0)
+        self.assertLess(time.monotonic() - begin, 10)
+        self.assertEqual(connection.response_head()[0], 503)
 
 
 class Configurations(TrafficCase):
