@@ -313,7 +313,7 @@ impl RunningServer {
         self.certificates.reconfigure(acceptor.clone(), config, self.drain_only);
         let context = self.control_context.clone();
         let rules = access_rules.clone();
-        let parts = from_config::control_parts(config, explainer, intake.clone(), &retrieval, rules, &tables, &lists);
+        let parts = from_config::control_parts(&loaded, explainer, intake.clone(), &retrieval, rules, &tables, &lists);
         let certificates = self.certificates.control_parts();
         let parts = server_parts::with_counters(parts, chosen, &senders, self.reports.as_ref(), certificates);
         self.control_server.set_handler(ControlHandler::new(parts, context));
