@@ -10,7 +10,7 @@ SCENARIOS := accept-many accept-one maildir flat memory secure-many secure-one r
   drain-one drain-many lame collapse mailing pressure sendfile directory replica guessing \
   read-pop3 read-pop3-lf read-pop3-tls read-page-10 read-page-100 read-page-1000 read-file-1 read-file-10 read-file-tls \
   proxy-logins-pop3 proxy-logins-imap proxy-bytes proxy-bytes-tls read-slow accept-while-reading open-maildrop \
-  exim-loadavg exim-mass-mail samba-sendfile freebsd-tuned postfix-ldap spoilt-hosts spoilt-scheduler tune-defaults sign verify-senders \
+  exim-loadavg exim-mass-mail samba-sendfile freebsd-tuned postfix-ldap spoilt-hosts spoilt-scheduler tune-defaults sign verify-senders cluster cluster-adopt \
   lab-smtp-many lab-smtp-one lab-agree lab-postal lab-http lab-files lab-connections lab-verify
 
 .PHONY: all run test lint unit integration test-peers test-fresh test-ecosystem peers soak bench before-after fuzz mutants audit man deb try-deb
@@ -61,6 +61,7 @@ soak: test-peers all
 	MAILRACE_KILL_ROUNDS=200 tests/run test_crash
 
 bench: peers all
+	cargo build --release -p cluster --examples
 	for scenario in $(SCENARIOS); do bench/run $$scenario || status=1; done; exit $${status:-0}
 
 # `make before-after BEFORE=BINARY` compares the build with another binary of Mailrace.
