@@ -150,12 +150,12 @@ fn the_epoch_record_is_repeated_when_it_is_all_that_keeps_a_large_stream() {
 
 #[test]
 fn a_stream_with_a_limit_has_room_for_outcomes_when_it_has_none_for_mail() {
-    let mut stream = Stream::with_limit(u64::MAX, Some(200_000));
-    assert!(stream.retention.has_room_for(174_000) && !stream.retention.has_room_for(176_000));
-    (1..8).for_each(|sequence| stream.store(vec![message(sequence)]));
+    let mut stream = Stream::with_limit(u64::MAX, Some(400_000));
+    assert!(stream.retention.has_room_for(299_000) && !stream.retention.has_room_for(301_000));
+    (1..14).for_each(|sequence| stream.store(vec![message(sequence)]));
     assert!(!stream.retention.has_room_for(20_000), "{}", stream.retention.stored_bytes());
     assert_eq!(stream.actions(), [], "all of it is live: copies gain nothing");
-    (2..8).for_each(|sequence| stream.store(vec![outcome(sequence, &[0, 1])]));
+    stream.store((2..14).map(|sequence| outcome(sequence, &[0, 1])).collect());
     stream.retention.handle_epoch(2_000);
     assert_eq!(stream.actions(), [RetentionAction::PurgeUpTo(99), RetentionAction::Copy(id(1))]);
 }

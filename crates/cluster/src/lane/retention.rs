@@ -102,8 +102,9 @@ pub struct LaneRetention {
     /// Live messages that are being copied, or cannot be.
     copying: HashSet<QueueId>,
     not_copied: HashSet<QueueId>,
-    /// The bytes of the batches in `batches`, and the part of it that is live.
+    /// The bytes and the records of the batches in `batches`, and the bytes that are live.
     batch_bytes: u64,
+    batch_records: u64,
     live_bytes: u64,
     newest_epoch: u64,
     /// The bytes of the batches that were stored since then.
@@ -113,8 +114,9 @@ pub struct LaneRetention {
     /// The last sequence of a complete batch; parts of others come after it.
     last_stored: u64,
     purged: u64,
-    /// The bytes that can be purged, but were not.
+    /// The bytes and the records that can be purged, but were not.
     dead_bytes: u64,
+    dead_records: u64,
     /// Something has changed since no message was found that has to be copied.
     may_copy: bool,
 }
@@ -138,6 +140,7 @@ struct QueuedBatch {
 
 struct StoredBatch {
     bytes: u64,
+    records: u64,
     messages: Vec<QueueId>,
     live: usize,
 }
@@ -172,6 +175,8 @@ impl LaneRetention {
             last_stored: 0,
             purged: 0,
             dead_bytes: 0,
+            batch_records: 0,
+            dead_records: 0,
             may_copy: false,
         }
     }
@@ -207,11 +212,13 @@ impl LaneRetention {
         self.last_stored = self.last_stored.max(range.last);
         let QueuedBatch { messages, settled } = self.queued.remove(&batch).unwrap_or_default();
         let earlier: Vec<u64> = messages.iter().filter_map(|id| self.move_message(*id, range.first)).collect();
-        self.batch_bytes += range.bytes;
         self.bytes_since_epoch += range.bytes;
         let live = messages.iter().filter(|id| self.messages.contains_key(id)).count();
-        let stored = StoredBatch { bytes: range.bytes, messages, live };
+        let records = range.last - range.first + 1;
+        let stored = StoredBatch { bytes: range.bytes + records * RECORD_OVERHEAD_BYTES, records, messages, live };
         self.live_bytes += stored.live_bytes();
+        self.batch_bytes += stored.bytes;
+        self.batch_records += stored.records;
         self.batches.insert(range.first, stored);
         earlier.into_iter().for_each(|first| self.release_place(first));
         settled.into_iter().for_each(|id| self.settle(id));
@@ -249,9 +256,14 @@ impl LaneRetention {
         changes.into_iter().filter(applies).map(|change| (change.ordinal, change.to)).collect()
     }
 
-    /// Whether new mail of this size may be queued, beside what is queued but not stored.
+    /// Whether new mail of this size may be queued, together with what is queued but not stored. Live
+    /// mail stays below the rest, so that copies of it make room for the outcomes of further attempts.
     pub fn has_room_for(&self, bytes: u64) -> bool {
-        let is_free = |max: u64| self.stored_bytes().saturating_add(bytes) <= max - max / RESERVED_DIVISOR;
+        let is_free = |max: u64| {
+            let reserved = max / RESERVED_DIVISOR;
+            let (stored, live) = (self.stored_bytes().saturating_add(bytes), self.live_bytes.saturating_add(bytes));
+            stored <= max - reserved && live <= max - 2 * reserved
+        };
         self.stream_bytes_max.is_none_or(is_free)
     }
 
@@ -274,7 +286,8 @@ impl LaneRetention {
     /// The bytes of the stream that were not purged, approximately.
     pub fn stored_bytes(&self) -> u64 {
         let records = self.last_stored.saturating_sub(self.purged);
-        self.batch_bytes + self.dead_bytes + records * RECORD_OVERHEAD_BYTES
+        let others = records.saturating_sub(self.batch_records + self.dead_records);
+        self.batch_bytes + self.dead_bytes + others * RECORD_OVERHEAD_BYTES
     }
 
     /// The number of messages that are not settled.
@@ -331,9 +344,11 @@ impl LaneRetention {
             && first.get().live == 0
             && *first.key() < self.newest_epoch
         {
-            let bytes = first.remove().bytes;
+            let StoredBatch { bytes, records, .. } = first.remove();
             self.batch_bytes -= bytes;
+            self.batch_records -= records;
             self.dead_bytes += bytes;
+            self.dead_records += records;
         }
     }
 
@@ -349,6 +364,7 @@ impl LaneRetention {
         }
         self.purged = end;
         self.dead_bytes = 0;
+        self.dead_records = 0;
         Some(RetentionAction::PurgeUpTo(end))
     }
 
@@ -369,9 +385,12 @@ impl LaneRetention {
         if !self.may_copy || self.stored_bytes() <= bytes_max || self.copying.len() >= COPIES_MAX {
             return None;
         }
-        let first = self.first_live().find(|id| !self.copying.contains(id));
+        let first = self.first_live().find(|(id, _)| !self.copying.contains(id));
+        if first.is_some_and(|(_, bytes)| !self.has_room_for_copy(bytes)) {
+            return None;
+        }
         // If this one stays, nothing is gained by copying those after it.
-        let copied = first.filter(|id| !self.not_copied.contains(id));
+        let copied = first.map(|(id, _)| id).filter(|id| !self.not_copied.contains(id));
         self.may_copy = copied.is_some();
         self.copying.extend(copied);
         copied.map(RetentionAction::Copy)
@@ -386,12 +405,20 @@ impl LaneRetention {
         usual.min(half.max(self.slack_bytes.saturating_add(self.live_bytes)))
     }
 
-    /// The live messages of the first batches, in the order of the stream.
-    fn first_live(&self) -> impl Iterator<Item = QueueId> + '_ {
+    /// Whether one more copy of this size leaves half of what is reserved.
+    fn has_room_for_copy(&self, bytes: u64) -> bool {
+        let copies = bytes.saturating_mul(self.copying.len() as u64 + 1);
+        let is_free = |max: u64| self.stored_bytes().saturating_add(copies) <= max - max / RESERVED_DIVISOR / 2;
+        self.stream_bytes_max.is_none_or(is_free)
+    }
+
+    /// The live messages of the first batches, in the order of the stream, and their share of it.
+    fn first_live(&self) -> impl Iterator<Item = (QueueId, u64)> + '_ {
         self.batches.iter().take(COPIED_BATCHES_MAX).flat_map(move |(first, batch)| {
             let is_needed = |message: &RetainedMessage| message.batch == Some(*first) && !message.is_settled;
             let is_live = move |id: &&QueueId| self.messages.get(*id).is_some_and(is_needed);
-            batch.messages.iter().filter(is_live).copied()
+            let share = batch.bytes / batch.messages.len().max(1) as u64;
+            batch.messages.iter().filter(is_live).map(move |id| (*id, share))
         })
     }
 }

@@ -22,7 +22,7 @@ use crate::stream::Stream;
 const PART_BYTES: usize = 150;
 const IN_FLIGHT_BYTES_MAX: u64 = 8_000;
 /// The most that new mail takes at once.
-const NEW_MAIL_BYTES_MAX: u64 = 3_000;
+const NEW_MAIL_BYTES_MAX: u64 = 20_000;
 /// No more work is begun while so many bytes wait.
 const WAITING_BYTES_MAX: u64 = 20_000;
 
@@ -432,6 +432,7 @@ impl OwnerNode {
         let waiting = self.owner.waiting_bytes();
         let takes_mail = (self.is_own && context.may_release) || !context.closes_lanes;
         match takes_mail && self.retention.has_room_for(waiting + NEW_MAIL_BYTES_MAX) {
+            true if context.stream.bytes_max.is_some() => context.random.below(12),
             true => context.random.below(3),
             false => 0,
         }

@@ -62,6 +62,7 @@ pub(crate) struct World {
     next_event: u64,
     events: BTreeMap<(u64, u64), Event>,
     rules: Rules,
+    refused: u64,
     stream: Stream,
     /// There is a stream.
     has_stream: bool,
@@ -87,6 +88,7 @@ impl World {
             next_event: 0,
             events: BTreeMap::new(),
             rules,
+            refused: 0,
             stream: Stream::new(rules.stream_bytes_max),
             has_stream: !rules.closes_lanes,
             is_closed: false,
@@ -129,6 +131,11 @@ impl World {
 
     pub(crate) fn is_closed(&self) -> bool {
         self.is_closed
+    }
+
+    /// How often a record was refused because the stream was full.
+    pub(crate) fn refused(&self) -> u64 {
+        self.refused
     }
 
     pub(crate) fn purged(&self) -> u64 {
@@ -278,7 +285,9 @@ impl World {
                 } else if self.has_faults && self.random.below(500) == 0 {
                     Answer::Published(id, Err(PublishFailure::StreamFull))
                 } else {
-                    Answer::Published(id, self.stream.publish(expected_last, record))
+                    let stored = self.stream.publish(expected_last, record);
+                    self.refused += u64::from(stored == Err(PublishFailure::StreamFull));
+                    Answer::Published(id, stored)
                 }
             }
             Request::Read { sequence } if !self.has_stream => Answer::Slot(sequence, Err(ReadFailure::NoStream)),
