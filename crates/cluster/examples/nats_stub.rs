@@ -2,14 +2,16 @@
 //! keeps nothing but the last record of each subject. What a node costs is then seen without the cost
 //! of real servers and their disks.
 //!
-//! `nats_stub ADDRESS MICROSECONDS` listens until it is killed. It knows what a node of a cluster
-//! asks, checks the expected last sequence as a server does, and answers anything else with 503.
+//! `nats_stub ADDRESS MICROSECONDS` listens until it is killed, and prints its port. It knows what a
+//! node of a cluster asks, checks the expected last sequence as a server does, and answers anything else
+//! with 503. To the line `BYTES` it answers with the bytes that it was sent, in all of its connections.
 
 #![expect(clippy::unwrap_used, reason = "a program for measurements: it ends at the first surprise")]
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -20,6 +22,9 @@ use serde_json::{Value, json};
 
 const TIME: &str = "2026-01-01T00:00:00Z";
 const EXPECTED_LAST: &str = "Nats-Expected-Last-Sequence: ";
+
+/// The bytes of all operations so far.
+static BYTES: AtomicU64 = AtomicU64::new(0);
 
 /// All streams by their names.
 type Streams = Arc<Mutex<HashMap<String, StubStream>>>;
@@ -39,7 +44,7 @@ fn main() {
     let [address, delay] = &arguments[..] else { panic!("usage: nats_stub ADDRESS MICROSECONDS") };
     let delay = Duration::from_micros(delay.parse().unwrap());
     let (listener, streams) = (TcpListener::bind(address).unwrap(), Streams::default());
-    println!("ready");
+    println!("{}", listener.local_addr().unwrap().port());
     for socket in listener.incoming() {
         let (socket, streams) = (socket.unwrap(), streams.clone());
         socket.set_nodelay(true).unwrap();
@@ -83,8 +88,10 @@ impl Client<'_> {
     fn serve_operation(&mut self, streams: &Streams) -> Option<()> {
         let mut line = String::new();
         self.reader.read_line(&mut line).ok().filter(|length| *length > 0)?;
+        BYTES.fetch_add(line.len() as u64, Relaxed);
         let words: Vec<&str> = line.split_whitespace().collect();
         match words[..] {
+            ["BYTES"] => self.send(format!("{}\r\n", BYTES.load(Relaxed)).into_bytes(), Duration::ZERO),
             ["PING"] => self.send(b"PONG\r\n".to_vec(), Duration::ZERO),
             ["SUB", pattern, number] => self.subscriptions.push((number.to_owned(), pattern.to_owned())),
             ["UNSUB", number, ..] => self.subscriptions.retain(|(other, _)| other != number),
@@ -99,6 +106,7 @@ impl Client<'_> {
     fn take(&mut self, streams: &Streams, subject: &str, reply: &str, head: &str, length: &str) -> Option<()> {
         let mut bytes = vec![0; length.parse::<usize>().unwrap() + 2];
         self.reader.read_exact(&mut bytes).ok()?;
+        BYTES.fetch_add(bytes.len() as u64, Relaxed);
         bytes.truncate(bytes.len() - 2);
         let payload = bytes.split_off(head.parse().unwrap());
         let (answer, delay) = {

@@ -1,6 +1,7 @@
-//! The adapter to NATS JetStream: one connection, and on it the streams of lanes, signs of life, and
-//! the nodes of the cluster.
+//! The adapter to NATS JetStream: one connection, and on it the streams of lanes, signs of life,
+//! lanes that are closed, and the nodes of the cluster.
 
+mod closed_lanes;
 mod connection;
 mod lane_stream;
 mod names;

@@ -1,5 +1,5 @@
-//! The state machines of one lane: its owner, the nodes that watch it, what is still needed of its
-//! stream, and what the stream says.
+//! The state machines of one lane: its owner, the nodes that watch it, whose it is after a start, what
+//! is still needed of its stream, and what the stream says.
 //!
 //! They have no clock, no socket and no async code. `handle_*` takes events in, `poll_*` gives actions
 //! and deadlines out; after each event, poll until nothing comes. All times are those of the node's
@@ -7,13 +7,14 @@
 //! never compared, only their rates are trusted to be equal within a few percent.
 
 pub mod owner;
+pub mod ownership;
 pub mod replay;
 pub mod retention;
 pub mod watcher;
 
 use std::time::Duration;
 
-use crate::record::RecordHeader;
+use crate::record::{RecordError, RecordHeader};
 
 /// The largest number of records that an owner has in flight. Owners of all versions rely on it: a new
 /// one waits until late records of the owner before it cannot be stored any more.
@@ -78,15 +79,23 @@ pub struct StreamTail {
     pub record: Option<RecordHeader>,
 }
 
-/// Why the end of a stream is not known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Why the end of a stream, or its newest owner, is not known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TailFailure {
     /// The servers do not answer now.
+    #[error("the NATS servers do not answer")]
     Unavailable,
     /// There is no such stream.
+    #[error("there is no such stream")]
     NoStream,
-    /// The last record is not one of Mailrace.
-    Foreign,
+    /// Something else has written the record, or another version of Mailrace.
+    #[error("record {sequence} of its stream cannot be read: {error}")]
+    Unreadable {
+        /// The sequence of the record.
+        sequence: u64,
+        /// Why.
+        error: RecordError,
+    },
 }
 
 /// The subject of a record.
@@ -132,4 +141,13 @@ pub enum ReadFailure {
     Unavailable,
     /// There is no such stream.
     NoStream,
+}
+
+impl From<ReadFailure> for TailFailure {
+    fn from(failure: ReadFailure) -> Self {
+        match failure {
+            ReadFailure::Unavailable => TailFailure::Unavailable,
+            ReadFailure::NoStream => TailFailure::NoStream,
+        }
+    }
 }

@@ -13,6 +13,7 @@
 
 mod handle;
 mod queueing;
+mod room;
 mod upkeep;
 
 use std::collections::{HashMap, VecDeque};
@@ -169,6 +170,7 @@ impl LaneTask {
         {
             match action {
                 RetentionAction::PurgeUpTo(sequence) => self.purge(sequence),
+                RetentionAction::RepeatEpoch => self.owner.repeat_epoch(),
                 RetentionAction::Copy(id) => self.read_copy(id),
             }
         }
@@ -194,6 +196,9 @@ impl LaneTask {
     fn handle_command(&mut self, command: LaneCommand) {
         match command {
             LaneCommand::Batch(batch, answer) => self.waiting.push_back(WaitingBatch::Draft(batch, answer)),
+            LaneCommand::Changes(id, changes, answer) => {
+                self.waiting.push_back(WaitingBatch::Changes(id, changes, answer));
+            }
             LaneCommand::Seed(retention, read) => self.upkeep.seed(retention, read),
             LaneCommand::Release => self.is_releasing = true,
         }
@@ -225,6 +230,8 @@ impl LaneTask {
         counters.waiting_bytes.store(self.owner.waiting_bytes(), Relaxed);
         counters.stored_bytes.store(stored_bytes, Relaxed);
         counters.live_messages.store(live_messages, Relaxed);
+        let is_idle = self.waiting.is_empty() && matches!(self.encoding, Encoding::Nothing);
+        self.shared.is_finished.store(is_idle && self.upkeep.is_finished(), Relaxed);
     }
 
     /// The lane has ended: what was or is submitted to it fails.
@@ -234,7 +241,7 @@ impl LaneTask {
             self.handle_command(command);
         }
         let waiting = self.waiting.drain(..).filter_map(|batch| match batch {
-            WaitingBatch::Draft(_, answer) => Some(answer),
+            WaitingBatch::Draft(_, answer) | WaitingBatch::Changes(_, _, answer) => Some(answer),
             WaitingBatch::Copy(..) | WaitingBatch::Outcomes(_) => None,
         });
         for answer in waiting.chain(self.answers.drain().map(|(_, answer)| answer)) {

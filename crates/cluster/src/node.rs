@@ -5,6 +5,7 @@
 //! | it starts with the lane on its disk, and the newest epoch is its own, or there is no stream | claims it, compares the stream with the disk, goes on |
 //! | it starts with the lane on its disk, and another node has a newer epoch | sets it aside, with its other lanes; the spool begins with a new id |
 //! | another node's lane is not renewed for the lease and a margin | claims it, restores it from its stream, delivers |
+//! | a lane that it took over has been finished for a while | closes it, and deletes its stream |
 //! | another node claims one of its lanes | ends the process, so that the next start decides |
 //!
 //! The disk is only read after the stream has said that it may be. Nothing here decides whether a
@@ -12,6 +13,7 @@
 
 mod adoption;
 mod claim;
+mod closing;
 mod copies;
 mod folders;
 mod replay;
@@ -57,6 +59,9 @@ pub struct NodeParts {
     pub lane_folders: Vec<PathBuf>,
     /// The size of a segment of a lane that is restored.
     pub segment_bytes: u64,
+    /// How long a lane that was taken over has to be finished before it is closed: usually
+    /// [`ClusterNode::CLOSE_LANES_AFTER`].
+    pub close_lanes_after: Duration,
     /// Whether it takes over the lanes of others. A server that only drains its queue does not.
     pub adopts_lanes: bool,
     /// The version of Mailrace.
@@ -139,6 +144,10 @@ pub struct LaneReport {
 }
 
 impl ClusterNode {
+    /// A lane that was taken over and has no mail is closed after this time. It is long, so that all
+    /// servers of the streams have seen before who owns the lane.
+    pub const CLOSE_LANES_AFTER: Duration = Duration::from_secs(600);
+
     /// The lanes that this node owns, and those that it watches.
     pub fn lanes(&self) -> Vec<LaneReport> {
         let owned = self.shared.step.lanes();

@@ -25,6 +25,11 @@ impl ClusterStep {
         self.lanes.write().insert(lane, handle);
     }
 
+    /// Forgets the task of a lane.
+    pub fn remove(&self, lane: LaneId) {
+        self.lanes.write().remove(&lane);
+    }
+
     /// The tasks of all lanes.
     pub fn lanes(&self) -> Vec<LaneHandle> {
         self.lanes.read().values().cloned().collect()
@@ -35,7 +40,8 @@ impl ClusterStep {
         self.lane(lane).is_some_and(|handle| handle.may_deliver())
     }
 
-    fn lane(&self, lane: LaneId) -> Option<LaneHandle> {
+    /// The task of a lane.
+    pub(crate) fn lane(&self, lane: LaneId) -> Option<LaneHandle> {
         self.lanes.read().get(&lane).cloned()
     }
 }

@@ -1,7 +1,7 @@
 //! What a stream still needs, batch by batch.
 
 use cluster::lane::owner::{BatchId, StoredRange};
-use cluster::lane::retention::{LaneRetention, RetainedEntry, RetentionAction};
+use cluster::lane::retention::{LaneRetention, RetainedEntry, RetentionAction, StateChange};
 use mail::{QueueId, SpoolId};
 use spool::RecipientState;
 
@@ -26,7 +26,11 @@ struct Stream {
 
 impl Stream {
     fn new(slack_bytes: u64) -> Self {
-        let mut retention = LaneRetention::new(slack_bytes);
+        Stream::with_limit(slack_bytes, None)
+    }
+
+    fn with_limit(slack_bytes: u64, stream_bytes_max: Option<u64>) -> Self {
+        let mut retention = LaneRetention::new(slack_bytes, stream_bytes_max);
         retention.handle_epoch(1);
         Stream { retention, batches: 0 }
     }
@@ -128,4 +132,45 @@ fn a_message_that_cannot_be_copied_keeps_its_record() {
     assert_eq!(stream.actions(), []);
     stream.store(vec![outcome(1, &[0, 1])]);
     assert_eq!(stream.actions(), [RetentionAction::PurgeUpTo(9_999)]);
+}
+
+/// 64 Renew records would be too late for a stream that grows fast.
+#[test]
+fn the_epoch_record_is_repeated_when_it_is_all_that_keeps_a_large_stream() {
+    let mut stream = Stream::new(50_000);
+    for sequence in 1..6 {
+        stream.store(vec![message(sequence)]);
+        stream.store(vec![outcome(sequence, &[0, 1])]);
+    }
+    assert_eq!(stream.actions(), [RetentionAction::RepeatEpoch]);
+    assert_eq!(stream.actions(), [], "it was asked for");
+    stream.retention.handle_epoch(1_100);
+    assert_eq!(stream.actions(), [RetentionAction::PurgeUpTo(1_099)]);
+}
+
+#[test]
+fn a_stream_with_a_limit_has_room_for_outcomes_when_it_has_none_for_mail() {
+    let mut stream = Stream::with_limit(u64::MAX, Some(400_000));
+    assert!(stream.retention.has_room_for(299_000) && !stream.retention.has_room_for(301_000));
+    (1..14).for_each(|sequence| stream.store(vec![message(sequence)]));
+    assert!(!stream.retention.has_room_for(20_000), "{}", stream.retention.stored_bytes());
+    assert_eq!(stream.actions(), [], "all of it is live: copies gain nothing");
+    stream.store((2..14).map(|sequence| outcome(sequence, &[0, 1])).collect());
+    stream.retention.handle_epoch(2_000);
+    assert_eq!(stream.actions(), [RetentionAction::PurgeUpTo(99), RetentionAction::Copy(id(1))]);
+}
+
+#[test]
+fn states_that_the_stream_lacks_are_found_and_not_those_that_changed_meanwhile() {
+    let mut stream = Stream::new(u64::MAX);
+    stream.store(vec![message(1), outcome(1, &[1])]);
+    let held = RecipientState::Held { attempts: 1 };
+    let on_disk = vec![(0, held), (1, RecipientState::Failed)];
+    let found = stream.retention.states(id(1)).unwrap();
+    let changes = StateChange::between(&found.into(), &on_disk.into());
+    assert_eq!(changes, [StateChange { ordinal: 0, from: RecipientState::NEW, to: held }]);
+    assert_eq!(stream.retention.unchanged(id(1), changes.clone()), [(0, held)]);
+    let waits = RecipientState::Waiting { attempts: 2, until: mail::Timestamp(7) };
+    stream.store(vec![RetainedEntry::Outcome { id: id(1), recipients: vec![(0, waits)] }]);
+    assert_eq!(stream.retention.unchanged(id(1), changes), []);
 }

@@ -18,7 +18,7 @@ use super::classifier_worker::ClassifyJob;
 use super::delivery_route::DeliveryRoute;
 use super::drain_watch::DrainWatch;
 use super::dsn_sender::{DelayNotices, DsnConfig};
-use super::lane_fence::{self, LaneFence};
+use super::lane_fence::{LaneFence, RefusedLanes};
 use super::outcome_handler::OutcomeHandler;
 use super::pipe_deliverer::{PipeDeliverer, PipeJob};
 use super::reclassification::Reclassification;
@@ -79,6 +79,7 @@ pub(super) struct Scheduler {
     classifier: Classifier,
     workers: SchedulerWorkers,
     delivery: AllowedDeliveries,
+    refused_lanes: RefusedLanes,
     /// Outcomes that are not yet submitted.
     newly_ended: Vec<AttemptOutcome>,
     /// Outcomes that the spool could not take, and when to submit them again.
@@ -103,6 +104,7 @@ impl Scheduler {
             classifier,
             workers,
             delivery: AllowedDeliveries::All,
+            refused_lanes: RefusedLanes::default(),
             newly_ended: Vec::new(),
             unrecorded: Vec::new(),
             record_retry_at: None,
@@ -375,8 +377,13 @@ impl Scheduler {
         }
     }
 
-    fn may_attempt(&self, id: QueueId) -> bool {
-        self.workers.lane_fence.as_ref().is_none_or(|fence| fence.may_attempt(LaneId::of(id)))
+    fn may_attempt(&mut self, id: QueueId) -> bool {
+        let (Some(fence), lane) = (&self.workers.lane_fence, LaneId::of(id)) else { return true };
+        let may_attempt = fence.may_attempt(lane);
+        if may_attempt {
+            self.refused_lanes.allow(lane);
+        }
+        may_attempt
     }
 
     /// No attempt was made: it does not count, and nothing is recorded.
@@ -384,7 +391,8 @@ impl Scheduler {
         attempt.number = attempt.number.saturating_sub(1);
         let reason = Reply::new(451, EnhancedCode(4, 3, 0), "the lease of the message's lane has to be renewed first");
         let now = now();
-        let verdict = RecipientVerdict::Deferred { reason, until: now + lane_fence::RETRY_DELAY };
+        let verdict =
+            RecipientVerdict::Deferred { reason, until: self.refused_lanes.refuse(LaneId::of(attempt.id), now) };
         let verdicts = vec![verdict; attempt.recipients.len()];
         self.queues.report_verdicts(now, attempt, &verdicts);
     }

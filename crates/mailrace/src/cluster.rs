@@ -35,6 +35,7 @@ pub fn connect(config: &Config, drain_only: bool, log: &Arc<Log>) -> anyhow::Res
         config: settings.clone(),
         lane_folders: config.spool.lanes.clone(),
         segment_bytes: config.spool.segment_octets,
+        close_lanes_after: ClusterNode::CLOSE_LANES_AFTER,
         adopts_lanes: !drain_only,
         version: env!("CARGO_PKG_VERSION").into(),
         configuration: digest(config),

@@ -19,6 +19,7 @@ use crate::disk::{Disk, DiskSpace};
 use crate::entries::{LiveMessage, SpoolEntry, SpooledMessage};
 use crate::lane::{self, Lane, LaneContext};
 use crate::message_index::MessageIndex;
+use crate::recipient_states::RecipientState;
 use crate::recovery::{LaneSurvey, RecoveryFindings};
 use crate::spill::SpillWriter;
 use crate::stats::{LaneBatching, Stats};
@@ -295,6 +296,11 @@ impl Spool {
         let mut ids: Vec<QueueId> = self.all_lanes().into_iter().flat_map(of_lane).collect();
         ids.sort_unstable();
         ids
+    }
+
+    /// The states of a live message's recipients that are not new, by ascending ordinal.
+    pub fn states(&self, id: QueueId) -> Vec<(u32, RecipientState)> {
+        self.lane(id).map_or_else(Vec::new, |lane| lane.segment_table.lock().index.states(id.sequence()))
     }
 
     /// The first live message of each lane, in the order in which ids were given.

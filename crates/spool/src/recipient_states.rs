@@ -87,6 +87,18 @@ impl RecipientStates {
         }
     }
 
+    /// The state of a recipient.
+    pub fn state(&self, ordinal: u32) -> RecipientState {
+        let known = match self {
+            RecipientStates::Sparse(listed) => {
+                let found = listed.binary_search_by_key(&ordinal, |(known, _)| *known);
+                found.ok().map(|place| listed[place].1)
+            }
+            RecipientStates::Dense(row) => row.get(ordinal as usize).copied(),
+        };
+        known.unwrap_or(RecipientState::NEW)
+    }
+
     /// The number of final states.
     pub fn finished(&self) -> usize {
         match self {

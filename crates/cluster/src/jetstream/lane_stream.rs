@@ -118,6 +118,11 @@ impl LaneStream {
         self.lane
     }
 
+    /// The most bytes that the stream may have; None: as many as the servers allow.
+    pub fn bytes_max(&self) -> Option<u64> {
+        self.connection.config().stream_bytes_max
+    }
+
     /// The largest message that the servers take, in bytes.
     pub fn payload_bytes_max(&self) -> usize {
         self.connection.payload_bytes_max()
@@ -178,7 +183,8 @@ impl LaneStream {
             }
             match stream.get_raw_message(last_sequence).await {
                 Ok(message) => {
-                    let record = RecordHeader::read(&message.payload).map_err(|_| TailFailure::Foreign)?;
+                    let unreadable = |error| TailFailure::Unreadable { sequence: last_sequence, error };
+                    let record = RecordHeader::read(&message.payload).map_err(unreadable)?;
                     return Ok(StreamTail { last_sequence, first_sequence, record: Some(record) });
                 }
                 // It was purged while others followed it.
@@ -189,19 +195,23 @@ impl LaneStream {
         Err(TailFailure::Unavailable)
     }
 
+    /// The sequence of the first record that was not purged, as the stream's leader sees it.
+    pub async fn first_sequence(&self) -> Result<u64, TailFailure> {
+        let stream = self.stream().await.map_err(|_| TailFailure::Unavailable)?;
+        stream.get_info().await.map(|info| info.state.first_sequence).map_err(|error| tail_failure(&error))
+    }
+
     /// The newest Epoch record, as the stream's leader sees it; None: there is none.
-    pub async fn newest_epoch(&self) -> Result<Option<NewestEpoch>, ReadFailure> {
-        let stream = self.stream().await.map_err(|_| ReadFailure::Unavailable)?;
+    pub async fn newest_epoch(&self) -> Result<Option<NewestEpoch>, TailFailure> {
+        let stream = self.stream().await.map_err(|_| TailFailure::Unavailable)?;
         match stream.get_last_raw_message_by_subject(self.subjects.epoch.as_str()).await {
             Ok(message) => {
-                let (header, record) =
-                    EpochRecord::read_record(&message.payload).map_err(|_| ReadFailure::Unavailable)?;
-                Ok(Some(NewestEpoch { sequence: message.sequence, header, record }))
+                let sequence = message.sequence;
+                let unreadable = |error| TailFailure::Unreadable { sequence, error };
+                let (header, record) = EpochRecord::read_record(&message.payload).map_err(unreadable)?;
+                Ok(Some(NewestEpoch { sequence, header, record }))
             }
-            Err(error) => match raw_failure(&error) {
-                None => Ok(None),
-                Some(failure) => Err(failure),
-            },
+            Err(error) => raw_failure(&error).map_or(Ok(None), |failure| Err(failure.into())),
         }
     }
 
@@ -339,7 +349,7 @@ fn read_failure(error: &InfoError) -> ReadFailure {
 }
 
 /// None: there is no such record.
-fn raw_failure(error: &RawMessageError) -> Option<ReadFailure> {
+pub(super) fn raw_failure(error: &RawMessageError) -> Option<ReadFailure> {
     match error.kind() {
         RawMessageErrorKind::NoMessageFound => None,
         RawMessageErrorKind::JetStream(error) if error.error_code() == ErrorCode::STREAM_NOT_FOUND => {
@@ -350,8 +360,5 @@ fn raw_failure(error: &RawMessageError) -> Option<ReadFailure> {
 }
 
 fn tail_failure(error: &InfoError) -> TailFailure {
-    match read_failure(error) {
-        ReadFailure::NoStream => TailFailure::NoStream,
-        ReadFailure::Unavailable => TailFailure::Unavailable,
-    }
+    read_failure(error).into()
 }

@@ -50,6 +50,21 @@ pub(crate) fn lane_of_renewal(subject: &str) -> Option<LaneId> {
     parse_lane(subject.split('.').nth(3)?)
 }
 
+/// The stream of the closed lanes.
+pub(crate) fn closed_stream(cluster: &ClusterName) -> String {
+    format!("{PREFIX}-{cluster}-closed")
+}
+
+/// `mailrace.NAME.closed.LANE`.
+pub(crate) fn closed_subject(cluster: &ClusterName, lane: LaneId) -> String {
+    format!("{PREFIX}.{cluster}.closed.{lane}")
+}
+
+/// The subjects of all closed lanes.
+pub(crate) fn closed_subjects(cluster: &ClusterName) -> String {
+    format!("{PREFIX}.{cluster}.closed.*")
+}
+
 /// The bucket of the nodes.
 pub(crate) fn nodes_bucket(cluster: &ClusterName) -> String {
     format!("{PREFIX}-{cluster}-nodes")
@@ -72,7 +87,13 @@ mod tests {
         let lane = LaneId { spool: SpoolId::new(0xab), number: 7 };
         assert_eq!(lane_of_stream(&cluster, &stream_name(&cluster, lane)), Some(lane));
         assert_eq!(lane_of_renewal(&record_subject(&cluster, lane, RecordSubject::Renew)), Some(lane));
-        for other in ["mailrace-mx-nodes", "KV_mailrace-mx-nodes", "mailrace-mx2-00000000000000ab-7", "orders"] {
+        for other in [
+            "mailrace-mx-nodes",
+            "mailrace-mx-closed",
+            "KV_mailrace-mx-nodes",
+            "mailrace-mx2-00000000000000ab-7",
+            "orders",
+        ] {
             assert_eq!(lane_of_stream(&cluster, other), None, "{other}");
         }
     }

@@ -157,6 +157,8 @@ pub struct LaneOwner {
     renewal_queued: bool,
     renewal_due: BootTime,
     renewals: u64,
+    /// The Epoch record is to be repeated at once.
+    repeats_epoch: bool,
     lease_until: Option<BootTime>,
     /// Since when the stream seems to lack what it had.
     missing_since: Option<BootTime>,
@@ -247,6 +249,7 @@ impl LaneOwner {
             renewal_queued: false,
             renewal_due: now,
             renewals: 0,
+            repeats_epoch: false,
             lease_until: None,
             missing_since: None,
             last_failure: None,
@@ -334,6 +337,11 @@ impl LaneOwner {
         }
     }
 
+    /// Repeats the Epoch record, so that all before it can be purged.
+    pub fn repeat_epoch(&mut self) {
+        self.repeats_epoch = true;
+    }
+
     /// The next action.
     pub fn poll_action(&mut self, now: BootTime) -> Option<OwnerAction> {
         if let Some(action) = self.actions.pop_front() {
@@ -405,12 +413,19 @@ impl LaneOwner {
     }
 
     fn queue_renewal(&mut self, now: BootTime) {
-        if self.renewal_queued || now < self.renewal_due {
+        if self.renewal_queued {
             return;
         }
-        self.renewals += 1;
+        if std::mem::take(&mut self.repeats_epoch) {
+            // Others do not hear it, so the next Renew record comes when it would have come.
+            self.renewals = 0;
+        } else if now < self.renewal_due {
+            return;
+        } else {
+            self.renewals += 1;
+            self.renewal_due = now.after(self.times.renew_interval());
+        }
         self.renewal_queued = true;
-        self.renewal_due = now.after(self.times.renew_interval());
         self.window.push_next(self.records.renewal(self.renewals));
     }
 

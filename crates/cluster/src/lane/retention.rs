@@ -12,6 +12,11 @@
 //! The outcomes of a message follow it, so they are purged with it or after it. A message is settled
 //! only when the batch that settles it is stored: a bounce may be in it. The newest Epoch record and
 //! what follows it is never purged, nor a batch of which only a part is stored.
+//!
+//! The Epoch record is repeated now and then, and sooner if it is all that keeps a purge from being worth it.
+//!
+//! If the stream has a limit, no new mail is taken long before it is reached: what is left is for
+//! outcomes, copies and Renew records, so that the owner keeps its lease, and can make room.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -36,6 +41,12 @@ const COPIED_BATCHES_MAX: usize = 256;
 /// The stream may be larger than its live messages by this factor, beside the slack.
 const LIVE_FACTOR: u64 = 2;
 
+/// This part of a stream with a limit is not for new mail.
+const RESERVED_DIVISOR: u64 = 8;
+
+/// So many Epoch records may be asked for while the slack is written once.
+const EPOCHS_IN_SLACK: u64 = 4;
+
 /// An entry of a batch, as far as retention is concerned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RetainedEntry {
@@ -57,11 +68,24 @@ pub enum RetainedEntry {
     },
 }
 
+/// The state of a recipient that somebody else knows better than the stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StateChange {
+    /// The ordinal of the recipient.
+    pub ordinal: u32,
+    /// What the stream has.
+    pub from: RecipientState,
+    /// What it should have.
+    pub to: RecipientState,
+}
+
 /// What the caller has to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RetentionAction {
     /// Purge all records up to this sequence.
     PurgeUpTo(u64),
+    /// Repeat the Epoch record: what is before it can be purged then.
+    RepeatEpoch,
     /// Publish the message again: read it, and ask for its [`states`](LaneRetention::states) when its
     /// batch is queued, so that the states in the stream stay in their order.
     Copy(QueueId),
@@ -70,6 +94,7 @@ pub enum RetentionAction {
 /// The live messages of a stream, and where they are.
 pub struct LaneRetention {
     slack_bytes: u64,
+    stream_bytes_max: Option<u64>,
     messages: HashMap<QueueId, RetainedMessage>,
     /// The stored batches that were not purged, by their first sequence.
     batches: BTreeMap<u64, StoredBatch>,
@@ -77,15 +102,21 @@ pub struct LaneRetention {
     /// Live messages that are being copied, or cannot be.
     copying: HashSet<QueueId>,
     not_copied: HashSet<QueueId>,
-    /// The bytes of the batches in `batches`, and the part of it that is live.
+    /// The bytes and the records of the batches in `batches`, and the bytes that are live.
     batch_bytes: u64,
+    batch_records: u64,
     live_bytes: u64,
     newest_epoch: u64,
+    /// The bytes of the batches that were stored since then.
+    bytes_since_epoch: u64,
+    /// The Epoch record after this one is asked for already.
+    is_epoch_asked: bool,
     /// The last sequence of a complete batch; parts of others come after it.
     last_stored: u64,
     purged: u64,
-    /// The bytes that can be purged, but were not.
+    /// The bytes and the records that can be purged, but were not.
     dead_bytes: u64,
+    dead_records: u64,
     /// Something has changed since no message was found that has to be copied.
     may_copy: bool,
 }
@@ -109,6 +140,7 @@ struct QueuedBatch {
 
 struct StoredBatch {
     bytes: u64,
+    records: u64,
     messages: Vec<QueueId>,
     live: usize,
 }
@@ -125,10 +157,11 @@ impl StoredBatch {
 
 impl LaneRetention {
     /// Messages are copied when the stream is larger than twice its live messages and
-    /// `slack_bytes`.
-    pub fn new(slack_bytes: u64) -> LaneRetention {
+    /// `slack_bytes`; or before it is half full, if it may have `stream_bytes_max` at most.
+    pub fn new(slack_bytes: u64, stream_bytes_max: Option<u64>) -> LaneRetention {
         LaneRetention {
-            slack_bytes,
+            slack_bytes: slack_bytes.min(stream_bytes_max.map_or(u64::MAX, |max| max / RESERVED_DIVISOR)),
+            stream_bytes_max,
             messages: HashMap::new(),
             batches: BTreeMap::new(),
             queued: BTreeMap::new(),
@@ -137,9 +170,13 @@ impl LaneRetention {
             batch_bytes: 0,
             live_bytes: 0,
             newest_epoch: 0,
+            bytes_since_epoch: 0,
+            is_epoch_asked: false,
             last_stored: 0,
             purged: 0,
             dead_bytes: 0,
+            batch_records: 0,
+            dead_records: 0,
             may_copy: false,
         }
     }
@@ -155,6 +192,8 @@ impl LaneRetention {
     pub fn handle_epoch(&mut self, sequence: u64) {
         self.note_start(sequence);
         self.newest_epoch = self.newest_epoch.max(sequence);
+        self.bytes_since_epoch = 0;
+        self.is_epoch_asked = false;
     }
 
     /// A batch is queued at the owner, in the order of the batches and before its first part.
@@ -173,10 +212,13 @@ impl LaneRetention {
         self.last_stored = self.last_stored.max(range.last);
         let QueuedBatch { messages, settled } = self.queued.remove(&batch).unwrap_or_default();
         let earlier: Vec<u64> = messages.iter().filter_map(|id| self.move_message(*id, range.first)).collect();
-        self.batch_bytes += range.bytes;
+        self.bytes_since_epoch += range.bytes;
         let live = messages.iter().filter(|id| self.messages.contains_key(id)).count();
-        let stored = StoredBatch { bytes: range.bytes, messages, live };
+        let records = range.last - range.first + 1;
+        let stored = StoredBatch { bytes: range.bytes + records * RECORD_OVERHEAD_BYTES, records, messages, live };
         self.live_bytes += stored.live_bytes();
+        self.batch_bytes += stored.bytes;
+        self.batch_records += stored.records;
         self.batches.insert(range.first, stored);
         earlier.into_iter().for_each(|first| self.release_place(first));
         settled.into_iter().for_each(|id| self.settle(id));
@@ -207,6 +249,29 @@ impl LaneRetention {
         Some(message.states.listed())
     }
 
+    /// Those of the changes whose state in the stream is still the one that they begin with.
+    pub fn unchanged(&self, id: QueueId, changes: Vec<StateChange>) -> Vec<(u32, RecipientState)> {
+        let Some(message) = self.messages.get(&id).filter(|message| !message.is_settled) else { return Vec::new() };
+        let applies = |change: &StateChange| message.states.state(change.ordinal) == change.from;
+        changes.into_iter().filter(applies).map(|change| (change.ordinal, change.to)).collect()
+    }
+
+    /// Whether new mail of this size may be queued, together with what is queued but not stored. Live
+    /// mail stays below the rest, so that copies of it make room for the outcomes of further attempts.
+    pub fn has_room_for(&self, bytes: u64) -> bool {
+        let is_free = |max: u64| {
+            let reserved = max / RESERVED_DIVISOR;
+            let (stored, live) = (self.stored_bytes().saturating_add(bytes), self.live_bytes.saturating_add(bytes));
+            stored <= max - reserved && live <= max - 2 * reserved
+        };
+        self.stream_bytes_max.is_none_or(is_free)
+    }
+
+    /// Whether every message is settled, and nothing is queued.
+    pub fn is_finished(&self) -> bool {
+        self.messages.is_empty() && self.queued.is_empty()
+    }
+
     /// All messages that are not settled.
     pub fn live(&self) -> impl Iterator<Item = QueueId> + '_ {
         self.messages.keys().copied()
@@ -215,13 +280,14 @@ impl LaneRetention {
     /// The next action.
     pub fn poll_action(&mut self) -> Option<RetentionAction> {
         self.drop_dead_batches();
-        self.purge().or_else(|| self.copy())
+        self.purge().or_else(|| self.repeat_epoch()).or_else(|| self.copy())
     }
 
     /// The bytes of the stream that were not purged, approximately.
     pub fn stored_bytes(&self) -> u64 {
         let records = self.last_stored.saturating_sub(self.purged);
-        self.batch_bytes + self.dead_bytes + records * RECORD_OVERHEAD_BYTES
+        let others = records.saturating_sub(self.batch_records + self.dead_records);
+        self.batch_bytes + self.dead_bytes + others * RECORD_OVERHEAD_BYTES
     }
 
     /// The number of messages that are not settled.
@@ -278,9 +344,11 @@ impl LaneRetention {
             && first.get().live == 0
             && *first.key() < self.newest_epoch
         {
-            let bytes = first.remove().bytes;
+            let StoredBatch { bytes, records, .. } = first.remove();
             self.batch_bytes -= bytes;
+            self.batch_records -= records;
             self.dead_bytes += bytes;
+            self.dead_records += records;
         }
     }
 
@@ -296,18 +364,33 @@ impl LaneRetention {
         }
         self.purged = end;
         self.dead_bytes = 0;
+        self.dead_records = 0;
         Some(RetentionAction::PurgeUpTo(end))
+    }
+
+    /// If the first batch is dead, only the Epoch record keeps it.
+    fn repeat_epoch(&mut self) -> Option<RetentionAction> {
+        let is_first_dead = self.batches.first_key_value().is_some_and(|(_, batch)| batch.live == 0);
+        let is_worth_it = self.bytes_since_epoch > self.slack_bytes / EPOCHS_IN_SLACK;
+        if self.is_epoch_asked || !is_first_dead || !is_worth_it || self.stored_bytes() <= self.bytes_max() {
+            return None;
+        }
+        self.is_epoch_asked = true;
+        Some(RetentionAction::RepeatEpoch)
     }
 
     /// The next message of the first batches that has to be copied.
     fn copy(&mut self) -> Option<RetentionAction> {
-        let bytes_max = self.slack_bytes.saturating_add(LIVE_FACTOR * self.live_bytes);
+        let bytes_max = self.bytes_max();
         if !self.may_copy || self.stored_bytes() <= bytes_max || self.copying.len() >= COPIES_MAX {
             return None;
         }
-        let first = self.first_live().find(|id| !self.copying.contains(id));
+        let first = self.first_live().find(|(id, _)| !self.copying.contains(id));
+        if first.is_some_and(|(_, bytes)| !self.has_room_for_copy(bytes)) {
+            return None;
+        }
         // If this one stays, nothing is gained by copying those after it.
-        let copied = first.filter(|id| !self.not_copied.contains(id));
+        let copied = first.map(|(id, _)| id).filter(|id| !self.not_copied.contains(id));
         self.may_copy = copied.is_some();
         self.copying.extend(copied);
         copied.map(RetentionAction::Copy)
@@ -315,13 +398,37 @@ impl LaneRetention {
 }
 
 impl LaneRetention {
-    /// The live messages of the first batches, in the order of the stream.
-    fn first_live(&self) -> impl Iterator<Item = QueueId> + '_ {
+    /// How large the stream may become without a copy. If nearly all of it is live, copies gain nothing.
+    fn bytes_max(&self) -> u64 {
+        let usual = self.slack_bytes.saturating_add(LIVE_FACTOR * self.live_bytes);
+        let half = self.stream_bytes_max.map_or(u64::MAX, |max| max / 2);
+        usual.min(half.max(self.slack_bytes.saturating_add(self.live_bytes)))
+    }
+
+    /// Whether one more copy of this size leaves half of what is reserved.
+    fn has_room_for_copy(&self, bytes: u64) -> bool {
+        let copies = bytes.saturating_mul(self.copying.len() as u64 + 1);
+        let is_free = |max: u64| self.stored_bytes().saturating_add(copies) <= max - max / RESERVED_DIVISOR / 2;
+        self.stream_bytes_max.is_none_or(is_free)
+    }
+
+    /// The live messages of the first batches, in the order of the stream, and their share of it.
+    fn first_live(&self) -> impl Iterator<Item = (QueueId, u64)> + '_ {
         self.batches.iter().take(COPIED_BATCHES_MAX).flat_map(move |(first, batch)| {
             let is_needed = |message: &RetainedMessage| message.batch == Some(*first) && !message.is_settled;
             let is_live = move |id: &&QueueId| self.messages.get(*id).is_some_and(is_needed);
-            batch.messages.iter().filter(is_live).copied()
+            let share = batch.bytes / batch.messages.len().max(1) as u64;
+            batch.messages.iter().filter(is_live).map(move |id| (*id, share))
         })
+    }
+}
+
+impl StateChange {
+    /// What has to change in `found`, so that it has the states of `wanted`. What is final stays so.
+    pub fn between(found: &RecipientStates, wanted: &RecipientStates) -> Vec<StateChange> {
+        let change = |(ordinal, to)| StateChange { ordinal, from: found.state(ordinal), to };
+        let changes = wanted.listed().into_iter().map(change);
+        changes.filter(|change| change.from != change.to && !change.from.is_final()).collect()
     }
 }
 

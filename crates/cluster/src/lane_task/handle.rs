@@ -1,9 +1,10 @@
 //! A lane's task, seen from outside.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+use mail::QueueId;
 use spool::{BatchDraft, LaneId, StepAnswer};
 use tokio::sync::{mpsc, watch};
 
@@ -11,7 +12,7 @@ use super::upkeep::ReadMessage;
 use crate::NodeName;
 use crate::clock::boot_time;
 use crate::lane::BootTime;
-use crate::lane::retention::LaneRetention;
+use crate::lane::retention::{LaneRetention, StateChange};
 
 /// A lane's task, seen from outside; clones are the same. The task ends with the last one.
 #[derive(Clone)]
@@ -23,6 +24,7 @@ pub struct LaneHandle {
 /// What the task is told.
 pub(super) enum LaneCommand {
     Batch(BatchDraft, StepAnswer),
+    Changes(QueueId, Vec<StateChange>, StepAnswer),
     Seed(Box<LaneRetention>, ReadMessage),
     Release,
 }
@@ -86,6 +88,8 @@ pub(super) struct LaneShared {
     state: watch::Sender<LaneState>,
     /// The end of the lease in nanoseconds of [`boot_time`]; 0 without one.
     lease_until: AtomicU64,
+    /// See [`LaneHandle::is_finished`].
+    pub(super) is_finished: AtomicBool,
     pub(super) counters: LaneCounters,
 }
 
@@ -114,6 +118,7 @@ impl LaneHandle {
             lane,
             state: watch::Sender::new(LaneState::Claiming),
             lease_until: AtomicU64::new(0),
+            is_finished: AtomicBool::new(false),
             counters: LaneCounters::default(),
         });
         (LaneHandle { commands, shared: shared.clone() }, receiver, shared)
@@ -146,6 +151,12 @@ impl LaneHandle {
         !self.lease_left().is_zero()
     }
 
+    /// Whether every message that the stream ever had is settled in stored records, as far as this node
+    /// knows. False before the stream was read.
+    pub fn is_finished(&self) -> bool {
+        self.shared.is_finished.load(Relaxed)
+    }
+
     /// Queues a batch behind all earlier ones. The answer comes when it is stored, or has waited too
     /// long.
     pub fn submit(&self, batch: BatchDraft, answer: StepAnswer) {
@@ -154,6 +165,13 @@ impl LaneHandle {
         {
             answer.send(Err(format!("lane {} is not this node's any more", batch.lane)));
         }
+    }
+
+    /// Queues states that the stream lacks, as a batch; after [`LaneHandle::seed`]. Those that outcomes
+    /// have changed meanwhile are left out.
+    pub fn submit_changes(&self, id: QueueId, changes: Vec<StateChange>, answer: StepAnswer) {
+        // A command that is dropped answers by itself.
+        drop(self.commands.send(LaneCommand::Changes(id, changes, answer)));
     }
 
     /// What the stream had before this node's epoch, once it was read. `read` is called on blocking

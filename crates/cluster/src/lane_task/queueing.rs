@@ -2,17 +2,20 @@
 //! the stream takes.
 
 use std::io;
+use std::sync::atomic::Ordering::Relaxed;
 
 use bytes::Bytes;
 use futures_util::FutureExt;
 use mail::QueueId;
 use spool::{BatchDraft, DraftBody, RecipientState, SpooledMessage, StepAnswer};
 
+use super::room;
 use super::upkeep::{UpkeepEvent, retained};
 use super::{Event, LaneTask};
 use crate::clock::boot_time;
 use crate::codec::{BatchEncoder, CopiedEntry};
 use crate::lane::owner::BatchId;
+use crate::lane::retention::StateChange;
 use crate::record::HEADER_BYTES;
 
 /// Encoded parts that wait to be sent, or for their answers. The last one may exceed it.
@@ -31,6 +34,8 @@ pub(super) type EncodedPart = Option<(Bytes, bool)>;
 /// A batch that is not queued yet.
 pub(super) enum WaitingBatch {
     Draft(BatchDraft, StepAnswer),
+    /// States of a message that the stream lacks.
+    Changes(QueueId, Vec<StateChange>, StepAnswer),
     /// A message is published again.
     Copy(QueueId, SpooledMessage),
     /// What is left of a batch that was abandoned.
@@ -91,10 +96,15 @@ impl LaneTask {
     /// Begins the next batch, or hands the lane over. False: nothing waits.
     fn start_next(&mut self) -> bool {
         match self.waiting.pop_front() {
-            Some(WaitingBatch::Draft(batch, answer)) => {
-                let entries = batch.entries.into_iter().map(CopiedEntry::from).collect();
-                let batch = self.start_batch(entries, None);
-                self.answers.insert(batch, answer);
+            Some(WaitingBatch::Draft(batch, answer)) => self.start_draft(batch, answer),
+            Some(WaitingBatch::Changes(id, changes, answer)) => {
+                let recipients = self.upkeep.unchanged(id, changes);
+                if recipients.is_empty() {
+                    answer.send(Ok(()));
+                } else {
+                    let batch = self.start_batch(vec![CopiedEntry::Outcome { id, recipients, bounce: None }], None);
+                    self.answers.insert(batch, answer);
+                }
             }
             Some(WaitingBatch::Copy(id, message)) => {
                 // Without states, it was settled meanwhile.
@@ -112,6 +122,23 @@ impl LaneTask {
             None => return false,
         }
         true
+    }
+
+    /// Begins a batch of the spool. New mail that the stream has no room for is refused, and the rest
+    /// of its batch goes on.
+    fn start_draft(&mut self, batch: BatchDraft, answer: StepAnswer) {
+        let waiting = self.owner.waiting_bytes();
+        if room::has_new_mail(&batch.entries) && !self.upkeep.has_room_for(waiting + room::bytes_of(&batch.entries)) {
+            self.shared.counters.batches_failed.fetch_add(1, Relaxed);
+            answer.send(Err("the stream of the lane is nearly full".into()));
+            let rest = room::without_new_mail(batch.entries);
+            if !rest.is_empty() {
+                self.start_batch(rest.into_iter().map(CopiedEntry::from).collect(), None);
+            }
+            return;
+        }
+        let batch = self.start_batch(batch.entries.into_iter().map(CopiedEntry::from).collect(), None);
+        self.answers.insert(batch, answer);
     }
 
     fn start_batch(&mut self, entries: Vec<CopiedEntry>, copied: Option<QueueId>) -> BatchId {

@@ -11,7 +11,7 @@ use spool::{RecipientState, SpooledMessage};
 
 use crate::codec::CopiedEntry;
 use crate::lane::owner::{BatchId, StoredRange};
-use crate::lane::retention::{LaneRetention, RetainedEntry, RetentionAction};
+use crate::lane::retention::{LaneRetention, RetainedEntry, RetentionAction, StateChange};
 
 /// Reads a message from the spool; None: it is not there, or cannot be read now. It may block.
 pub type ReadMessage = Arc<dyn Fn(QueueId) -> Option<SpooledMessage> + Send + Sync>;
@@ -77,6 +77,30 @@ impl Upkeep {
         match self {
             Upkeep::Early(_) => None,
             Upkeep::Known(retention, _) => retention.states(id),
+        }
+    }
+
+    /// See [`LaneRetention::unchanged`].
+    pub(super) fn unchanged(&self, id: QueueId, changes: Vec<StateChange>) -> Vec<(u32, RecipientState)> {
+        match self {
+            Upkeep::Early(_) => Vec::new(),
+            Upkeep::Known(retention, _) => retention.unchanged(id, changes),
+        }
+    }
+
+    /// See [`LaneRetention::has_room_for`]. Before the stream was read, nobody knows: it is tried.
+    pub(super) fn has_room_for(&self, bytes: u64) -> bool {
+        match self {
+            Upkeep::Early(_) => true,
+            Upkeep::Known(retention, _) => retention.has_room_for(bytes),
+        }
+    }
+
+    /// Whether the stream was read, and nothing of it is needed any more.
+    pub(super) fn is_finished(&self) -> bool {
+        match self {
+            Upkeep::Early(_) => false,
+            Upkeep::Known(retention, _) => retention.is_finished(),
         }
     }
 

@@ -14,7 +14,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Duration, sleep};
 
 use super::NodeShared;
-use super::claim::{claim, end_of, take_up};
+use super::claim::{EndFailure, claim, end_of, is_closed, take_up};
 use super::copies::reader;
 use super::folders::{mark_copied, mark_finished};
 use super::replay::{ReplayFailure, ReplayedLane, replay};
@@ -31,15 +31,25 @@ pub(super) enum Adoption {
     Done,
     /// Its owner is alive, or another node was faster.
     Refused,
+    /// It is not known how its stream ends.
+    Unknown(EndFailure),
 }
 
 /// Adopts a lane as it is at `tail`.
 pub(super) async fn adopt(shared: &Arc<NodeShared>, stream: &LaneStream, tail: StreamTail) -> Adoption {
     let lane = stream.lane();
     // The epoch of the last owner's spool has to be known: ids that it has given are not given again.
-    let Ok((now, newest)) = end_of(stream).await else { return Adoption::Refused };
+    let (now, newest) = match end_of(stream).await {
+        Ok(end) => end,
+        Err(failure) => return Adoption::Unknown(failure),
+    };
     if now.last_sequence != tail.last_sequence {
         return Adoption::Refused;
+    }
+    match is_closed(&shared.connection, lane).await {
+        Ok(false) => {}
+        Ok(true) => return remove_closed(stream).await,
+        Err(failure) => return Adoption::Unknown(failure.into()),
     }
     let spool_epoch = newest.as_ref().map_or(0, |newest| newest.record.spool_epoch);
     // The folder is created in the next epoch, and opened in the one after it.
@@ -51,20 +61,27 @@ pub(super) async fn adopt(shared: &Arc<NodeShared>, stream: &LaneStream, tail: S
     }
     take_up(shared, &handle);
     shared.log(LogLevel::Warning, "taking over a lane whose owner gives no sign of life", &[("lane", &lane)]);
-    restore_until_done(shared, stream, &handle, (tail, spool_epoch)).await;
+    restore_until_done(shared, stream, &handle, (tail.last_sequence, spool_epoch)).await;
     shared.adopting.lock().remove(&lane);
     Adoption::Done
+}
+
+/// Removes the stream of a closed lane: who closed it has failed to do so, or a start has made it anew.
+async fn remove_closed(stream: &LaneStream) -> Adoption {
+    // If it fails, it is tried again.
+    drop(stream.delete().await);
+    Adoption::Refused
 }
 
 async fn restore_until_done(
     shared: &Arc<NodeShared>,
     stream: &LaneStream,
     handle: &LaneHandle,
-    (tail, spool_epoch): (StreamTail, u32),
+    (last, spool_epoch): (u64, u32),
 ) {
     let (begin, lane) = (Instant::now(), stream.lane());
     while handle.ended().now_or_never().is_none() {
-        let (runtime, restoring) = (Handle::current(), LaneRestoration::new(shared, stream, tail, spool_epoch));
+        let (runtime, restoring) = (Handle::current(), LaneRestoration::new(shared, stream, last, spool_epoch));
         let error = match spawn_blocking(move || restoring.run(&runtime)).await {
             Ok(Ok(Some((replayed, messages)))) => {
                 handle.seed(replayed.retention, reader(shared));
@@ -89,14 +106,15 @@ async fn restore_until_done(
 struct LaneRestoration {
     shared: Arc<NodeShared>,
     stream: LaneStream,
-    tail: StreamTail,
+    /// The last sequence of the stream before the claim.
+    last: u64,
     /// The epoch of the last owner's spool.
     spool_epoch: u32,
 }
 
 impl LaneRestoration {
-    fn new(shared: &Arc<NodeShared>, stream: &LaneStream, tail: StreamTail, spool_epoch: u32) -> Self {
-        LaneRestoration { shared: shared.clone(), stream: stream.clone(), tail, spool_epoch }
+    fn new(shared: &Arc<NodeShared>, stream: &LaneStream, last: u64, spool_epoch: u32) -> Self {
+        LaneRestoration { shared: shared.clone(), stream: stream.clone(), last, spool_epoch }
     }
 
     /// Returns what the stream has, and the number of live messages. None: the spool is closed.
@@ -122,7 +140,7 @@ impl LaneRestoration {
         let parts = &self.shared.parts;
         let config = spool::Config { segment_bytes: parts.segment_bytes, ..spool::Config::default() };
         let restorer = LaneRestorer::create(disk, lane, self.spool_epoch, config, (parts.random)())?;
-        let replayed = replay(runtime, &self.stream, &self.tail, Some(&restorer))?;
+        let replayed = replay(runtime, &self.stream, self.last, Some(&restorer))?;
         restorer.finish()?;
         Ok(replayed)
     }

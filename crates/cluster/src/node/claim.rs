@@ -12,19 +12,28 @@ use tokio::time::sleep;
 use super::{NodeError, NodeShared, RETRY_DELAY};
 use crate::clock::boot_time;
 use crate::lane::owner::{Claim, LaneOwner};
-use crate::lane::{ReadFailure, StreamTail, TailFailure};
-use crate::{LaneHandle, LaneStream, LaneTask, NewestEpoch, StreamError};
+use crate::lane::ownership::LaneGone;
+use crate::lane::{StreamTail, TailFailure};
+use crate::{Connection, LaneHandle, LaneStream, LaneTask, NewestEpoch, StreamError};
 
 /// Bytes of a lane's records that are on their way at the same time.
 const IN_FLIGHT_BYTES_MAX: u64 = 8 << 20;
-const NO_ANSWER: &str = "the NATS servers do not answer";
 
-/// Claims a lane whose disk this node has, and returns the end of its stream before the claim.
+/// Why it is not known how a stream ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum EndFailure {
+    #[error("{0}")]
+    Stream(#[from] TailFailure),
+    #[error("the servers of a stream do not agree on its last epoch yet")]
+    Disagreement,
+}
+
+/// Claims a lane whose disk this node has, and returns the last sequence of its stream before the claim.
 pub(super) async fn claim_own(
     shared: &Arc<NodeShared>,
     lane: LaneId,
     spool_epoch: u32,
-) -> Result<(LaneHandle, StreamTail), NodeError> {
+) -> Result<(LaneHandle, u64), NodeError> {
     let stream = shared.connection.lane_stream(lane);
     let log = &*shared.parts.log;
     loop {
@@ -39,9 +48,13 @@ pub(super) async fn claim_own(
     if let Some(other) = newest.as_ref().filter(|newest| newest.record.node != shared.parts.config.node) {
         return Err(NodeError::LaneLost { lane, reason: format!("node {}", other.record.node) });
     }
+    // The stream may have been deleted since the start began, and made anew just now.
+    if newest.is_none() && until_answered(log, || is_closed(&shared.connection, lane)).await {
+        return Err(NodeError::LaneLost { lane, reason: LaneGone::Closed.to_string() });
+    }
     let handle = claim(shared, stream, (&tail, newest.as_ref()), spool_epoch);
     match handle.claimed().await {
-        Ok(_) => Ok((handle, tail)),
+        Ok(_) => Ok((handle, tail.last_sequence)),
         Err(end) => Err(NodeError::LaneLost { lane, reason: end.to_string() }),
     }
 }
@@ -67,26 +80,27 @@ pub(super) fn claim(
 
 /// The end of a stream, and the newest epoch up to there. They are asked one after the other, maybe
 /// of different servers: if the last record is of a later epoch, they do not belong together.
-pub(super) async fn end_of(stream: &LaneStream) -> Result<(StreamTail, Option<NewestEpoch>), &'static str> {
-    let tail = stream.tail().await.map_err(|failure| match failure {
-        TailFailure::Foreign => "the last record of the stream is not one of Mailrace",
-        TailFailure::NoStream | TailFailure::Unavailable => NO_ANSWER,
-    })?;
+pub(super) async fn end_of(stream: &LaneStream) -> Result<(StreamTail, Option<NewestEpoch>), EndFailure> {
+    let tail = stream.tail().await?;
     let newest = newest_epoch(stream).await?;
     let last = tail.record.as_ref().map(|record| record.epoch);
     match last <= newest.as_ref().map(|newest| newest.header.epoch) {
         true => Ok((tail, newest)),
-        false => Err("the servers of a stream do not agree on its last epoch yet"),
+        false => Err(EndFailure::Disagreement),
     }
 }
 
 /// The newest epoch of a stream; None also if there is no stream.
-pub(super) async fn newest_epoch(stream: &LaneStream) -> Result<Option<NewestEpoch>, &'static str> {
+pub(super) async fn newest_epoch(stream: &LaneStream) -> Result<Option<NewestEpoch>, TailFailure> {
     match stream.newest_epoch().await {
-        Ok(newest) => Ok(newest),
-        Err(ReadFailure::NoStream) => Ok(None),
-        Err(ReadFailure::Unavailable) => Err(NO_ANSWER),
+        Err(TailFailure::NoStream) => Ok(None),
+        newest => newest,
     }
+}
+
+/// Whether the lane is closed.
+pub(super) async fn is_closed(connection: &Connection, lane: LaneId) -> Result<bool, TailFailure> {
+    Ok(connection.is_closed(lane).await?)
 }
 
 /// Routes the batches of a claimed lane, and watches over its end.
@@ -101,19 +115,21 @@ pub(super) fn log_wait(log: &dyn ServerLog, error: &dyn Display) {
     log.event(LogLevel::Warning, text, &[("error", error)]);
 }
 
-/// Sends a request until it is answered. The first failure is logged.
+/// Sends a request until it is answered. A failure is logged when it is another one than before.
 pub(super) async fn until_answered<T, E: Display, F>(log: &dyn ServerLog, request: impl Fn() -> F) -> T
 where
     F: Future<Output = Result<T, E>>,
 {
-    let mut has_waited = false;
+    let mut logged = None;
     loop {
-        match request().await {
+        match request().await.map_err(|error| error.to_string()) {
             Ok(answer) => return answer,
-            Err(error) if !has_waited => log_wait(log, &error),
+            Err(error) if logged.as_ref() != Some(&error) => {
+                log_wait(log, &error);
+                logged = Some(error);
+            }
             Err(_) => {}
         }
-        has_waited = true;
         sleep(RETRY_DELAY).await;
     }
 }

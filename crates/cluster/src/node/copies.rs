@@ -5,6 +5,7 @@
 //! |---|---|---|
 //! | on the disk only | never acknowledged, or accepted before there was a cluster | it is copied to the stream |
 //! | in the stream only | finished, and its outcome not copied; or never acknowledged | the stream gets a final outcome |
+//! | on both sides | accepted; outcomes of some recipients may not be copied | the stream gets the states that differ |
 //!
 //! Meanwhile mail is accepted and delivered; what is new needs no comparison.
 
@@ -23,7 +24,7 @@ use tokio::time::sleep;
 use super::replay::{ReplayedLane, replay};
 use super::{NodeShared, RETRY_DELAY, folders};
 use crate::LaneHandle;
-use crate::lane::StreamTail;
+use crate::lane::retention::{LaneRetention, StateChange};
 
 /// Messages that are copied at the same time.
 const COPIES_IN_FLIGHT: usize = 8;
@@ -35,28 +36,33 @@ pub(super) struct OpenedLane {
     pub(super) epoch: u32,
     /// Its folder.
     pub(super) path: PathBuf,
-    /// The end of its stream before this node claimed it.
-    pub(super) tail: StreamTail,
+    /// The last sequence of its stream before this node claimed it.
+    pub(super) last: u64,
 }
 
 /// Compares, until it succeeds or the lane is lost.
 pub(super) async fn compare(shared: Arc<NodeShared>, handle: LaneHandle, opened: OpenedLane) {
     let Some(replayed) = read_stream(&shared, &handle, &opened).await else { return };
     let ReplayedLane { retention, recipients } = replayed;
-    handle.seed(retention, reader(&shared));
     let Some(on_disk) = ids_on_disk(&shared, &opened).await else { return };
+    let changes = on_disk.iter().map(|id| (*id, state_changes(&shared, &retention, *id)));
+    let changes: Vec<_> = changes.filter(|(_, changes)| !changes.is_empty()).collect();
+    handle.seed(retention, reader(&shared));
     let finished = recipients.iter().filter(|(id, _)| on_disk.binary_search(id).is_err());
     let outcomes: Vec<_> = finished.map(|(id, count)| withdrawal(*id, *count)).collect();
     let missing = on_disk.iter().copied().filter(|id| !recipients.contains_key(id));
     let missing: Vec<QueueId> = missing.filter(|id| LaneId::epoch_of(*id) < opened.epoch).collect();
-    log_comparison(&shared, opened.lane, missing.len(), outcomes.len());
+    log_comparison(&shared, opened.lane, (missing.len(), outcomes.len(), changes.len()));
     let outcomes = outcomes.into_iter().map(|outcome| submit(&handle, opened.lane, vec![outcome]));
     let copies = missing.into_iter().map(|id| copy(&shared, &handle, opened.lane, id));
+    let changes = changes.into_iter().map(|(id, changes)| submit_changes(&handle, id, changes));
     let all_stored = |results: Vec<Result<(), String>>| results.into_iter().collect::<Result<(), String>>();
     let outcomes = all_stored(stream::iter(outcomes).buffered(COPIES_IN_FLIGHT).collect().await);
     let copies = all_stored(stream::iter(copies).buffered(COPIES_IN_FLIGHT).collect().await);
+    let changes = all_stored(stream::iter(changes).buffered(COPIES_IN_FLIGHT).collect().await);
     let marked = outcomes
         .and(copies)
+        .and(changes)
         .and_then(|()| folders::mark_copied(&opened.path, opened.epoch).map_err(|error| error.to_string()));
     if let Err(error) = marked {
         let text = "not all mail of a lane was copied to its stream; this is tried again at the next start";
@@ -64,8 +70,9 @@ pub(super) async fn compare(shared: Arc<NodeShared>, handle: LaneHandle, opened:
     }
 }
 
-fn log_comparison(shared: &NodeShared, lane: LaneId, to_copy: usize, finished: usize) {
-    let fields: [(&'static str, &dyn Display); 3] = [("lane", &lane), ("messages", &to_copy), ("removed", &finished)];
+fn log_comparison(shared: &NodeShared, lane: LaneId, (to_copy, finished, changed): (usize, usize, usize)) {
+    let fields: [(&'static str, &dyn Display); 4] =
+        [("lane", &lane), ("messages", &to_copy), ("removed", &finished), ("changed", &changed)];
     shared.log(LogLevel::Info, "compared a lane with its stream", &fields);
 }
 
@@ -77,11 +84,11 @@ pub(super) fn reader(shared: &Arc<NodeShared>) -> Arc<dyn Fn(QueueId) -> Option<
 
 /// What the stream had before the claim. None: the lane is lost.
 async fn read_stream(shared: &Arc<NodeShared>, handle: &LaneHandle, opened: &OpenedLane) -> Option<ReplayedLane> {
-    let (stream, tail) = (shared.connection.lane_stream(opened.lane), opened.tail);
+    let (stream, last) = (shared.connection.lane_stream(opened.lane), opened.last);
     let mut has_failed = false;
     while handle.ended().now_or_never().is_none() {
         let (runtime, stream) = (Handle::current(), stream.clone());
-        match spawn_blocking(move || replay(&runtime, &stream, &tail, None)).await.ok()? {
+        match spawn_blocking(move || replay(&runtime, &stream, last, None)).await.ok()? {
             Ok(replayed) => return Some(replayed),
             Err(error) if !has_failed => {
                 let text = "cannot read the stream of a lane; trying again";
@@ -100,6 +107,12 @@ async fn ids_on_disk(shared: &NodeShared, opened: &OpenedLane) -> Option<Vec<Que
     let (spool, lane) = (shared.spool.clone(), opened.lane);
     let ids = move |spool: &Spool| spool.ids().into_iter().filter(|id| LaneId::of(*id) == lane).collect();
     spawn_blocking(move || spool.upgrade().map(|spool| ids(&spool))).await.ok()?
+}
+
+/// What the stream lacks of a message that it has.
+fn state_changes(shared: &NodeShared, retention: &LaneRetention, id: QueueId) -> Vec<StateChange> {
+    let (Some(found), Some(spool)) = (retention.states(id), shared.spool.upgrade()) else { return Vec::new() };
+    StateChange::between(&found.into(), &spool.states(id).into())
 }
 
 /// The end of a message that is finished on the disk.
@@ -122,6 +135,12 @@ async fn copy(shared: &NodeShared, handle: &LaneHandle, lane: LaneId, id: QueueI
         entries.push(EntryDraft::Outcome { id, recipients, bounce: None });
     }
     submit(handle, lane, entries).await
+}
+
+async fn submit_changes(handle: &LaneHandle, id: QueueId, changes: Vec<StateChange>) -> Result<(), String> {
+    let (sender, answer) = oneshot::channel();
+    handle.submit_changes(id, changes, StepAnswer::new(move |result| drop(sender.send(result))));
+    answer.await.unwrap_or_else(|_| Err("the lane's task gave no answer".into()))
 }
 
 async fn submit(handle: &LaneHandle, lane: LaneId, entries: Vec<EntryDraft>) -> Result<(), String> {

@@ -15,7 +15,7 @@ use spool::{
 };
 use tokio::runtime::Handle;
 
-use crate::lane::StreamTail;
+use crate::lane::TailFailure;
 use crate::lane::replay::{BatchReader, ReplayError, ReplayEvent, ReplayedMessage};
 use crate::lane::retention::{LaneRetention, RetainedEntry};
 use crate::{LaneStream, ReadError};
@@ -28,6 +28,8 @@ const SLACK_BYTES: u64 = 64 << 20;
 /// Why a stream could not be read to its end, or a lane not be restored.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ReplayFailure {
+    #[error("{0}")]
+    Start(#[from] TailFailure),
     #[error("{0}")]
     Read(#[from] ReadError),
     #[error("{0}")]
@@ -47,29 +49,25 @@ pub(super) struct ReplayedLane {
     pub(super) recipients: HashMap<QueueId, u32>,
 }
 
-/// Reads the records of a stream up to `tail`; with `restorer`, writes what they have.
+/// Reads the records of a stream up to `last`; with `restorer`, writes what they have. The stream may
+/// become shorter meanwhile, by a purge of the owner before: then it fails, and has to be tried again.
 pub(super) fn replay(
     runtime: &Handle,
     stream: &LaneStream,
-    tail: &StreamTail,
+    last: u64,
     restorer: Option<&LaneRestorer>,
 ) -> Result<ReplayedLane, ReplayFailure> {
-    let mut reader = BatchReader::new(tail.first_sequence);
-    let mut sink = ReplaySink::new(restorer);
-    if tail.last_sequence >= tail.first_sequence && tail.record.is_some() {
-        let mut records = pin!(stream.read(tail.first_sequence, tail.last_sequence));
-        while let Some(record) = runtime.block_on(records.next()) {
-            let (sequence, record) = record?;
-            reader.handle_record(sequence, &record)?;
-            while let Some(event) = reader.poll_event() {
-                sink.take(event)?;
-            }
-        }
-        reader.finish();
-        while let Some(event) = reader.poll_event() {
-            sink.take(event)?;
-        }
+    let first = runtime.block_on(stream.first_sequence())?;
+    let mut reader = BatchReader::new(first);
+    let mut sink = ReplaySink::new(restorer, stream.bytes_max());
+    let mut records = pin!(stream.read(first, last));
+    while let Some(record) = runtime.block_on(records.next()) {
+        let (sequence, record) = record?;
+        reader.handle_record(sequence, &record)?;
+        sink.take_all(&mut reader)?;
     }
+    reader.finish();
+    sink.take_all(&mut reader)?;
     Ok(sink.finish())
 }
 
@@ -105,15 +103,22 @@ enum IncomingContent {
 }
 
 impl<'a> ReplaySink<'a> {
-    fn new(restorer: Option<&'a LaneRestorer>) -> Self {
+    fn new(restorer: Option<&'a LaneRestorer>, stream_bytes_max: Option<u64>) -> Self {
         ReplaySink {
             restorer,
-            retention: LaneRetention::new(SLACK_BYTES),
+            retention: LaneRetention::new(SLACK_BYTES, stream_bytes_max),
             recipients: HashMap::new(),
             retained: Vec::new(),
             restored: Vec::new(),
             incoming: None,
         }
+    }
+
+    fn take_all(&mut self, reader: &mut BatchReader) -> Result<(), ReplayFailure> {
+        while let Some(event) = reader.poll_event() {
+            self.take(event)?;
+        }
+        Ok(())
     }
 
     fn take(&mut self, event: ReplayEvent) -> Result<(), ReplayFailure> {

@@ -15,10 +15,12 @@ use mail::{LogLevel, ServerLog};
 use spool::{CommitStepConfig, FolderDisk, LaneId, LiveMessage, Spool};
 use tokio::time::{Duration, sleep};
 
-use super::claim::{claim_own, log_wait, newest_epoch, take_up, until_answered};
+use super::claim::{claim_own, is_closed, log_wait, newest_epoch, take_up, until_answered};
+use super::closing;
 use super::copies::{self, OpenedLane};
 use super::folders::{AdoptedFolder, Aside, LaneFolders};
 use super::{AdmitMessages, ClusterNode, NodeError, NodeParts, NodeShared, RETRY_DELAY, millis_since_1970, watch};
+use crate::lane::ownership::LaneOwnership;
 use crate::thread::ClusterThread;
 use crate::{ClusterConfig, ClusterStep, Connection};
 
@@ -33,15 +35,6 @@ pub struct StartingNode {
     folders: LaneFolders,
     adopted: Vec<AdoptedFolder>,
     parts: NodeParts,
-}
-
-/// Whether a lane on a disk may be opened.
-#[derive(Debug, PartialEq, Eq)]
-enum LaneOwnership {
-    /// The newest epoch is this node's, and written from this disk; or there is no stream.
-    Ours,
-    /// It is another node's; or this node's, but from a newer disk than this one. The text says which.
-    Gone(String),
 }
 
 impl StartingNode {
@@ -104,9 +97,9 @@ impl StartingNode {
         let paths: Vec<PathBuf> = own.chain(adopted.iter().map(|folder| &folder.path)).cloned().collect();
         thread.handle().block_on(async {
             for ((lane, epoch), path) in lane_epochs(spool, &adopted).into_iter().zip(paths) {
-                let (handle, tail) = claim_own(&shared, lane, epoch).await?;
+                let (handle, last) = claim_own(&shared, lane, epoch).await?;
                 take_up(&shared, &handle);
-                let opened = OpenedLane { lane, epoch, path, tail };
+                let opened = OpenedLane { lane, epoch, path, last };
                 tokio::spawn(copies::compare(shared.clone(), handle, opened));
             }
             Ok::<_, NodeError>(())
@@ -116,6 +109,7 @@ impl StartingNode {
         if shared.parts.adopts_lanes {
             thread.handle().spawn(watch::run(shared.clone()));
         }
+        thread.handle().spawn(closing::run(shared.clone()));
         Ok(ClusterNode { thread, shared })
     }
 }
@@ -211,16 +205,12 @@ impl FolderSorting<'_> {
     async fn ownership(&self, lane: LaneId, epoch: u32) -> LaneOwnership {
         let stream = self.connection.lane_stream(lane);
         let newest = until_answered(&*self.parts.log, || newest_epoch(&stream)).await;
-        match newest {
-            Some(newest) if newest.record.node != self.parts.config.node => {
-                LaneOwnership::Gone(format!("node {} has taken it over", newest.record.node))
-            }
-            // A copy of the disk from an earlier time lacks what was accepted since.
-            Some(newest) if epoch < newest.record.spool_epoch => {
-                LaneOwnership::Gone("the disk is older than the stream of the lane".into())
-            }
-            _ => LaneOwnership::Ours,
-        }
+        let is_closed = match &newest {
+            Some(_) => false,
+            None => until_answered(&*self.parts.log, || is_closed(self.connection, lane)).await,
+        };
+        let newest = newest.as_ref().map(|newest| &newest.record);
+        LaneOwnership::decide(&self.parts.config.node, epoch, newest, is_closed)
     }
 
     fn log_lost(&self, lane: LaneId, reason: &dyn Display) {

@@ -5,16 +5,19 @@
 //! waits the longer before it claims one, the more it has already.
 
 use std::collections::hash_map::DefaultHasher;
+use std::fmt::Display;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
+use mail::LogLevel;
 use spool::LaneId;
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 
 use super::adoption::{self, Adoption};
+use super::claim::EndFailure;
 use super::{NodeShared, RETRY_DELAY};
 use crate::clock::boot_time;
 use crate::lane::TailFailure;
@@ -78,23 +81,41 @@ async fn pass_hints(shared: Arc<NodeShared>) {
 async fn watch_lane(shared: Arc<NodeShared>, lane: LaneId, mut hints: mpsc::Receiver<()>) {
     let stream = shared.connection.lane_stream(lane);
     let mut watcher = LaneWatcher::new(shared.parts.config.lane_times(), boot_time());
+    let mut logged = None;
     loop {
         match watcher.poll_action() {
             Some(WatcherAction::ReadTail) => match stream.tail().await {
                 // It was removed: there is nothing to adopt.
                 Err(TailFailure::NoStream) => break,
-                tail => watcher.handle_tail(tail, boot_time()),
+                tail => {
+                    tail.err().into_iter().for_each(|failure| log_unreadable(&shared, lane, failure, &mut logged));
+                    watcher.handle_tail(tail, boot_time());
+                }
             },
             Some(WatcherAction::MayAdopt(tail)) => {
                 sleep(claim_delay(&shared, lane)).await;
-                if adoption::adopt(&shared, &stream, tail).await == Adoption::Done {
-                    break;
+                match adoption::adopt(&shared, &stream, tail).await {
+                    Adoption::Done => break,
+                    Adoption::Unknown(EndFailure::Stream(failure)) => {
+                        log_unreadable(&shared, lane, failure, &mut logged);
+                    }
+                    Adoption::Refused | Adoption::Unknown(EndFailure::Disagreement) => {}
                 }
             }
             None => wait(&mut watcher, &mut hints).await,
         }
     }
     shared.watched.lock().remove(&lane);
+}
+
+/// A lane that this version cannot read waits for a node that can. It is logged once.
+fn log_unreadable(shared: &NodeShared, lane: LaneId, failure: TailFailure, logged: &mut Option<TailFailure>) {
+    if !matches!(failure, TailFailure::Unreadable { .. }) || logged.replace(failure) == Some(failure) {
+        return;
+    }
+    let text = "cannot watch a lane: if its node fails, another one has to take it over";
+    let fields: [(&'static str, &dyn Display); 2] = [("lane", &lane), ("error", &failure)];
+    shared.log(LogLevel::Warning, text, &fields);
 }
 
 async fn wait(watcher: &mut LaneWatcher, hints: &mut mpsc::Receiver<()>) {

@@ -8,13 +8,14 @@ use std::time::{Duration, Instant};
 
 use cluster::lane::owner::{Claim, LaneOwner};
 use cluster::lane::replay::{BatchReader, ReplayEvent};
+use cluster::lane::retention::LaneRetention;
 use cluster::lane::{LaneTimes, StreamTail};
-use cluster::{Connection, LaneEnd, LaneHandle, LaneStream, LaneTask, boot_time};
+use cluster::{ClusterConfig, Connection, LaneEnd, LaneHandle, LaneStream, LaneTask, boot_time};
 use futures_util::StreamExt;
 use mail::{
     Body, BodyFlags, BodyType, ByteSource, ClientInfo, DsnNotify, Envelope, QueueId, Recipient, SpoolId, Timestamp,
 };
-use spool::{BatchDraft, DraftBody, EntryDraft, LaneId, StepAnswer};
+use spool::{BatchDraft, DraftBody, EntryDraft, LaneId, RecipientState, StepAnswer};
 use tokio::sync::oneshot;
 
 use crate::servers::NatsServers;
@@ -198,6 +199,55 @@ async fn without_servers_nothing_is_confirmed_and_no_delivery_begins_and_later_a
     submit(&handle, in_memory(2, 1000)).await.unwrap().unwrap();
     assert!(handle.may_deliver());
     assert_eq!(stored(&stream).await.into_iter().map(|(number, _)| number).collect::<Vec<_>>(), [1, 2]);
+}
+
+fn delivered(number: u64) -> BatchDraft {
+    let id = QueueId::new(lane().spool, lane().number, number);
+    let recipients = vec![(0, RecipientState::Delivered)];
+    BatchDraft { lane: lane(), entries: vec![EntryDraft::Outcome { id, recipients, bounce: None }] }
+}
+
+/// Before the stream is full, new mail is refused: outcomes and the lease go on, and make room.
+#[tokio::test]
+async fn an_owner_whose_stream_is_nearly_full_keeps_its_lease_and_takes_outcomes() {
+    const STREAM_BYTES_MAX: u64 = 2 << 20;
+    let servers = NatsServers::start(1).await;
+    let config = ClusterConfig { stream_bytes_max: Some(STREAM_BYTES_MAX), ..servers.config("one") };
+    let connection = Connection::open(&config).await.unwrap();
+    let (_, handle) = claim(&connection, "one").await;
+    handle.claimed().await.unwrap();
+    handle.seed(LaneRetention::new(u64::MAX, Some(STREAM_BYTES_MAX)), Arc::new(|_| None));
+    let mut accepted = Vec::new();
+    let error = loop {
+        let number = accepted.len() as u64 + 1;
+        match submit(&handle, in_memory(number, 50_000)).await.unwrap() {
+            Ok(()) => accepted.push(number),
+            Err(error) => break error,
+        }
+    };
+    assert!(error.contains("nearly full"), "{error}");
+    assert!((30..40).contains(&accepted.len()), "{}", accepted.len());
+    let end = Instant::now() + 2 * LaneTimes::default().lease;
+    while Instant::now() < end {
+        assert!(handle.may_deliver(), "the lease is lost");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert!(!handle.is_finished());
+    for number in accepted {
+        submit(&handle, delivered(number)).await.unwrap().unwrap();
+    }
+    let end = Instant::now() + Duration::from_secs(30);
+    while submit(&handle, in_memory(99, 50_000)).await.unwrap().is_err() {
+        assert!(Instant::now() < end, "there is no room again");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    submit(&handle, delivered(99)).await.unwrap().unwrap();
+    let end = Instant::now() + Duration::from_secs(30);
+    while !handle.is_finished() {
+        assert!(Instant::now() < end, "the lane is not finished");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(handle.status().publishes_failed, 0);
 }
 
 /// Three servers, of which the leader of the stream dies while mail is written: what was confirmed

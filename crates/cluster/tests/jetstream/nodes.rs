@@ -17,8 +17,11 @@ use crate::servers::NatsServers;
 const WAIT_MAX: Duration = Duration::from_secs(60);
 const SEGMENT_BYTES: u64 = 4 << 20;
 
-/// Shows what happens, if the test fails.
-struct PrintedLog;
+/// How long a lane that was taken over is finished before it is closed.
+const CLOSE_AFTER: Duration = Duration::from_secs(3);
+
+/// Shows what happens, if the test fails; and calls a test when something is logged.
+struct PrintedLog(Box<dyn Fn(&str) + Send + Sync>);
 
 impl EventLog for PrintedLog {
     fn write(&self, _event: MailEvent) {}
@@ -28,6 +31,7 @@ impl ServerLog for PrintedLog {
     fn event(&self, level: LogLevel, text: &str, fields: &[(&'static str, &dyn Display)]) {
         let fields: Vec<String> = fields.iter().map(|(name, value)| format!("{name}={value}")).collect();
         eprintln!("{level:?} {text} {}", fields.join(" "));
+        (self.0)(text);
     }
     fn lines_dropped(&self) -> u64 {
         0
@@ -46,6 +50,11 @@ struct TestNode {
 
 impl TestNode {
     fn start(config: ClusterConfig, folder: &Path) -> TestNode {
+        TestNode::start_with(config, folder, Box::new(|_| {}))
+    }
+
+    /// Calls `on_log` with each text that is logged, before it goes on.
+    fn start_with(config: ClusterConfig, folder: &Path, on_log: Box<dyn Fn(&str) + Send + Sync>) -> TestNode {
         static SEED: Mutex<u64> = Mutex::new(0);
         let random = || {
             let mut seed = SEED.lock().unwrap();
@@ -58,12 +67,13 @@ impl TestNode {
             config,
             lane_folders: vec![folder.to_owned()],
             segment_bytes: SEGMENT_BYTES,
+            close_lanes_after: CLOSE_AFTER,
             adopts_lanes: true,
             version: "0".into(),
             configuration: "0".into(),
             on_lane_lost: Box::new(move |lane, _| tell_lost.lock().unwrap().send(lane).unwrap_or_default()),
             random,
-            log: Arc::new(PrintedLog),
+            log: Arc::new(PrintedLog(on_log)),
         };
         let starting = StartingNode::connect(parts).unwrap();
         let config = spool::Config {
@@ -97,6 +107,16 @@ impl TestNode {
         id
     }
 
+    /// Accepts a message to two recipients.
+    fn accept_for_two(&self) -> QueueId {
+        let (id, mut envelope) = (self.spool.new_id(), envelope());
+        envelope.recipients.push(envelope.recipients[0].clone());
+        let content = SubmittedBody::Memory { prefix: Vec::new(), body: b"two\r\n".to_vec() };
+        self.submit(SpoolEntry::Message { id, envelope, content, flags: BodyFlags::default() });
+        id
+    }
+
+    /// The message is delivered to its first recipient.
     fn finish(&self, id: QueueId) {
         self.submit(SpoolEntry::Outcome { id, recipients: vec![(0, RecipientState::Delivered)], bounce: None });
     }
@@ -118,6 +138,10 @@ impl TestNode {
         found
     }
 
+    fn has_lane(&self, lane: LaneId) -> bool {
+        self.node.lanes().iter().any(|report| report.lane == lane)
+    }
+
     fn length(&self, id: QueueId) -> u64 {
         self.spool.message(id).unwrap().body.len()
     }
@@ -135,6 +159,20 @@ fn servers() -> (tokio::runtime::Runtime, NatsServers) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let servers = runtime.block_on(NatsServers::start(1));
     (runtime, servers)
+}
+
+fn await_that(what: &str, mut is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + WAIT_MAX;
+    while !is_so() {
+        assert!(Instant::now() < end, "not in time: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Waits until all mail of a node's lane is in its stream, and the folder says so for this epoch.
+fn await_copied(folder: &Path, epoch: u32) {
+    let is_copied = || std::fs::read_to_string(folder.join("copied")).is_ok_and(|text| text == epoch.to_string());
+    await_that("the lane is copied", is_copied);
 }
 
 fn folder(home: &TempDir, name: &str) -> PathBuf {
@@ -210,11 +248,7 @@ fn mail_from_before_the_cluster_is_copied_to_it() {
 
     let first = TestNode::start(servers.config("first"), &path);
     assert_eq!(first.recovered, [id]);
-    let end = Instant::now() + WAIT_MAX;
-    while !path.join("copied").exists() {
-        assert!(Instant::now() < end, "it is not copied");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    await_that("it is copied", || path.join("copied").exists());
     first.end();
     std::fs::remove_dir_all(&path).unwrap();
     let second = TestNode::start(servers.config("second"), &folder(&home, "second"));
@@ -236,4 +270,119 @@ fn a_node_that_hangs_learns_that_its_lane_is_gone() {
     runtime.block_on(handle.claimed()).unwrap();
     assert_eq!(first.lost.recv_timeout(WAIT_MAX), Ok(lane));
     first.end();
+}
+
+/// The purge of an owner that is gone may arrive when its lane is claimed already.
+#[test]
+fn a_lane_is_taken_over_although_its_stream_gets_shorter_meanwhile() {
+    let (runtime, servers) = servers();
+    let home = tempfile::tempdir().unwrap();
+    let first = TestNode::start(servers.config("first"), &folder(&home, "first"));
+    let id = first.accept(100);
+    let stream = runtime.block_on(servers.connect("probe")).lane_stream(LaneId::of(id));
+    let purge = Mutex::new((runtime, stream));
+    let on_log = Box::new(move |text: &str| {
+        if text.starts_with("taking over a lane") {
+            let purge = &purge;
+            // The caller drives a runtime of its own.
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    let purge = purge.lock().unwrap();
+                    purge.0.block_on(purge.1.purge_up_to(20)).unwrap();
+                });
+            });
+        }
+    });
+    let second = TestNode::start_with(servers.config("second"), &folder(&home, "second"), on_log);
+    first.end();
+    assert_eq!(second.await_adopted(1), [id]);
+    second.end();
+}
+
+/// An outcome is recorded on the disk, and the node ends before its copy.
+#[test]
+fn outcomes_of_single_recipients_that_the_stream_lacks_are_copied_after_a_start() {
+    let (_runtime, mut servers) = servers();
+    let home = tempfile::tempdir().unwrap();
+    let path = folder(&home, "first");
+    let first = TestNode::start(servers.config("first"), &path);
+    let (id, other) = (first.accept_for_two(), first.accept_for_two());
+    servers.kill(0);
+    first.finish(id);
+    first.end();
+    servers.resume(0);
+    let first = TestNode::start(servers.config("first"), &path);
+    assert_eq!(first.recovered, [id, other]);
+    await_copied(&path, 2);
+    first.end();
+    std::fs::remove_dir_all(&path).unwrap();
+    let second = TestNode::start(servers.config("second"), &folder(&home, "second"));
+    assert_eq!(second.await_adopted(2), [id, other]);
+    assert_eq!(second.spool.states(id), [(0, RecipientState::Delivered)], "it would be delivered twice");
+    assert_eq!(second.spool.states(other), []);
+    second.end();
+}
+
+#[test]
+fn a_lane_that_was_taken_over_is_closed_when_its_mail_is_finished_and_stays_closed() {
+    let (runtime, servers) = servers();
+    let home = tempfile::tempdir().unwrap();
+    let first = TestNode::start(servers.config("first"), &folder(&home, "first"));
+    let id = first.accept(100);
+    let lane = LaneId::of(id);
+    first.end();
+    let second = TestNode::start(servers.config("second"), &folder(&home, "second"));
+    assert_eq!(second.await_adopted(1), [id]);
+    std::thread::sleep(2 * CLOSE_AFTER);
+    assert!(second.has_lane(lane), "it has mail");
+    second.finish(id);
+    let connection = runtime.block_on(servers.connect("probe"));
+    await_that("the stream is deleted", || !runtime.block_on(connection.lanes()).unwrap().contains(&lane));
+    assert!(!second.has_lane(lane) && runtime.block_on(connection.is_closed(lane)).unwrap());
+
+    // The message is live on the first one's disk.
+    let first = TestNode::start(servers.config("first"), &folder(&home, "first"));
+    assert_eq!((first.recovered, first.spool.ids()), (Vec::new(), Vec::new()));
+    assert!(second.lost.try_recv().is_err());
+    second.end();
+
+    // The second one has nothing of it after its next start, and its own lane is there.
+    let second = TestNode::start(servers.config("second"), &folder(&home, "second"));
+    assert!(!folder(&home, "second").join("adopted").join(lane.to_string()).exists());
+    assert_eq!(second.spool.lane_epochs().len(), 1);
+    second.end();
+}
+
+/// Somebody makes the stream of a closed lane anew: the lane is not claimed.
+#[test]
+fn a_closed_lane_is_not_taken_over_and_its_stream_is_removed() {
+    let (runtime, servers) = servers();
+    let home = tempfile::tempdir().unwrap();
+    let lane = LaneId { spool: mail::SpoolId::new(0xdead), number: 0 };
+    let connection = runtime.block_on(servers.connect("probe"));
+    runtime.block_on(connection.note_closed(lane)).unwrap();
+    runtime.block_on(connection.lane_stream(lane).ensure()).unwrap();
+    let node = TestNode::start(servers.config("first"), &folder(&home, "first"));
+    await_that("the stream is deleted", || !runtime.block_on(connection.lanes()).unwrap().contains(&lane));
+    assert_eq!(node.spool.lane_epochs().len(), 1);
+    node.end();
+}
+
+/// Whoever starts beside a later version must be told why a lane waits.
+#[test]
+fn a_lane_whose_records_are_of_a_later_version_is_named_in_the_log() {
+    let (runtime, servers) = servers();
+    let home = tempfile::tempdir().unwrap();
+    let lane = LaneId { spool: mail::SpoolId::new(0xbeef), number: 0 };
+    runtime.block_on(async {
+        servers.connect("probe").await.lane_stream(lane).ensure().await.unwrap();
+        servers.publish_raw(lane, b"MRL\x02 of a later version").await;
+    });
+    let (tell, told) = channel();
+    let tell = Mutex::new(tell);
+    let on_log = Box::new(move |text: &str| tell.lock().unwrap().send(text.to_owned()).unwrap_or_default());
+    let node = TestNode::start_with(servers.config("first"), &folder(&home, "first"), on_log);
+    let mut texts = std::iter::from_fn(|| told.recv_timeout(WAIT_MAX).ok());
+    assert!(texts.any(|text| text.starts_with("cannot watch a lane")));
+    node.end();
 }

@@ -86,6 +86,13 @@ impl NatsServers {
         self.servers[number].process = Some(process);
     }
 
+    /// Stores something in the stream of a lane that no node has written.
+    pub(crate) async fn publish_raw(&self, lane: LaneId, bytes: &'static [u8]) {
+        let client = async_nats::connect(format!("127.0.0.1:{}", self.servers[0].port)).await.unwrap();
+        let context = async_nats::jetstream::new(client);
+        context.publish(format!("mailrace.test.lane.{lane}.log"), bytes.into()).await.unwrap().await.unwrap();
+    }
+
     /// The number of the server that leads the stream of a lane.
     pub(crate) async fn leader_of(&self, lane: LaneId) -> usize {
         let client = async_nats::connect(format!("127.0.0.1:{}", self.servers[0].port)).await.unwrap();

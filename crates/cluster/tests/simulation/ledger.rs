@@ -75,14 +75,16 @@ impl Ledger {
     }
 }
 
+impl Found {
+    pub(crate) fn nothing(stream_bytes_max: Option<u64>) -> Self {
+        Found { live: BTreeMap::new(), retention: LaneRetention::new(crate::SLACK_BYTES, stream_bytes_max) }
+    }
+}
+
 /// Reads a stream up to `last`.
 pub(crate) fn read(stream: &Stream, last: u64) -> Found {
     let mut reader = BatchReader::new(stream.first_sequence());
-    let mut reading = Reading {
-        found: Found { live: BTreeMap::new(), retention: LaneRetention::new(crate::SLACK_BYTES) },
-        batch: Vec::new(),
-        contents: Vec::new(),
-    };
+    let mut reading = Reading { found: Found::nothing(stream.bytes_max), batch: Vec::new(), contents: Vec::new() };
     for sequence in stream.first_sequence()..=last {
         reader.handle_record(sequence, stream.record(sequence).unwrap()).unwrap();
         while let Some(event) = reader.poll_event() {

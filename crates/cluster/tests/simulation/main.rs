@@ -2,6 +2,10 @@
 //! happens: what was acknowledged is in the stream until it has ended, what has ended does not come
 //! back, and never may two nodes deliver. When the faults end, one node owns the lane.
 //!
+//! A second simulation has a lane whose mail comes from its first owner alone. Those who take it over
+//! close it when all of its mail is finished, and delete its stream. The first owner comes back with its
+//! disk, at any time: what has ended is not delivered again. A third one has a stream with a limit.
+//!
 //! `MAILRACE_SEEDS=100000 cargo test -p cluster --test simulation` runs more of it, and
 //! `MAILRACE_SEED=7` a single one.
 
@@ -9,27 +13,45 @@
 
 mod ledger;
 mod node;
+mod starting;
 mod stream;
 mod world;
 
-use world::World;
+use world::{Rules, World};
 
 /// Small, so that messages are copied and the stream is purged.
 const SLACK_BYTES: u64 = 20_000;
 
 const SEEDS: u64 = 200;
 
+/// Less than the mail that waits.
+const STREAM_BYTES_MAX: u64 = 400_000;
+
 #[test]
 fn no_acknowledged_message_is_lost_and_never_do_two_nodes_own_a_lane() {
+    simulate(Rules::default());
+}
+
+#[test]
+fn a_lane_that_was_taken_over_and_closed_never_comes_back() {
+    simulate(Rules { closes_lanes: true, ..Rules::default() });
+}
+
+#[test]
+fn an_owner_whose_stream_has_a_limit_keeps_its_lease() {
+    simulate(Rules { stream_bytes_max: Some(STREAM_BYTES_MAX), ..Rules::default() });
+}
+
+fn simulate(rules: Rules) {
     let number = |name| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
     let seeds = match number("MAILRACE_SEED") {
         Some(seed) => seed..seed + 1,
         None => 0..number("MAILRACE_SEEDS").unwrap_or(SEEDS),
     };
-    let (mut claims, mut acknowledged, mut purged) = (0, 0, 0);
+    let (mut claims, mut acknowledged, mut purged, mut closed, mut refused) = (0, 0, 0, 0, 0);
     for seed in seeds.clone() {
         let ran = std::panic::catch_unwind(|| {
-            let mut world = World::new(seed);
+            let mut world = World::new(seed, rules);
             world.run(60, 60);
             world.check_end();
             world
@@ -38,7 +60,14 @@ fn no_acknowledged_message_is_lost_and_never_do_two_nodes_own_a_lane() {
         claims += world.claims;
         acknowledged += world.acknowledged();
         purged += world.purged();
+        closed += u64::from(world.is_closed());
+        refused += world.refused();
     }
-    println!("{seeds:?}: {claims} claims, {acknowledged} messages acknowledged, {purged} records purged");
-    assert!(claims > seeds.end - seeds.start && acknowledged > 0 && purged > 0, "the simulation does nothing");
+    println!(
+        "{rules:?}, {seeds:?}: {claims} claims, {acknowledged} messages acknowledged, {purged} records purged, \
+         {closed} lanes closed, {refused} records refused"
+    );
+    assert_eq!(refused, 0, "the stream was full");
+    let does_something = claims > seeds.end - seeds.start && acknowledged > 0 && purged > 0;
+    assert!(does_something && (!rules.closes_lanes || closed > 0), "the simulation does nothing");
 }

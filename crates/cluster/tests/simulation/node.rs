@@ -15,21 +15,33 @@ use mail::{BodyFlags, BodyType, ClientInfo, DsnNotify, Envelope, QueueId, Recipi
 use sim::Random;
 use spool::{DraftBody, RecipientState};
 
-use crate::ledger::{FoundMessage, Ledger, LedgerEntry, read};
+use crate::ledger::{Found, FoundMessage, Ledger, LedgerEntry, read};
+use crate::starting::{Decision, Fact, Question, Start};
 use crate::stream::Stream;
 
 const PART_BYTES: usize = 150;
 const IN_FLIGHT_BYTES_MAX: u64 = 8_000;
+/// The most that new mail takes at once.
+const NEW_MAIL_BYTES_MAX: u64 = 20_000;
 /// No more work is begun while so many bytes wait.
 const WAITING_BYTES_MAX: u64 = 20_000;
 
 /// What a node sends to the servers.
 #[derive(Clone, Debug)]
 pub(crate) enum Request {
-    Publish { id: PublishId, subject: RecordSubject, expected_last: u64, record: Bytes },
-    Read { sequence: u64 },
+    Publish {
+        id: PublishId,
+        subject: RecordSubject,
+        expected_last: u64,
+        record: Bytes,
+    },
+    Read {
+        sequence: u64,
+    },
     ReadTail,
     Purge(u64),
+    /// With a number, which the answer has too.
+    Ask(u64, Question),
 }
 
 /// What a node gets.
@@ -41,6 +53,14 @@ pub(crate) enum Answer {
     Renewed,
     Timeout,
     Work,
+    Told(u64, Fact),
+}
+
+/// What the first owner of a lane has on its disk.
+#[derive(Clone, Default)]
+pub(crate) struct Disk {
+    pub(crate) epoch: u32,
+    pub(crate) live: BTreeMap<QueueId, FoundMessage>,
 }
 
 /// The clock of a node: its rate, in millionths, and its start.
@@ -59,8 +79,15 @@ pub(crate) struct Node {
 }
 
 enum Role {
-    Watcher(LaneWatcher),
+    Starting(Start),
+    Watcher(Watching),
     Owner(Box<OwnerNode>),
+}
+
+struct Watching {
+    watcher: LaneWatcher,
+    /// The question whether the lane is closed, which comes before a claim.
+    asked: (u64, Option<StreamTail>),
 }
 
 struct OwnerNode {
@@ -70,6 +97,9 @@ struct OwnerNode {
     next_id: u64,
     live: BTreeMap<QueueId, FoundMessage>,
     batches: HashMap<BatchId, Vec<Submitted>>,
+    /// It has the lane from its own disk.
+    is_own: bool,
+    is_closing: bool,
 }
 
 /// What waits for a batch.
@@ -102,13 +132,22 @@ pub(crate) struct Context<'a> {
     pub(crate) stream: &'a Stream,
     pub(crate) requests: Vec<Request>,
     pub(crate) may_release: bool,
+    /// Those who take the lane over take no new mail, and close it at its end.
+    pub(crate) closes_lanes: bool,
+    /// The disk of the first owner.
+    pub(crate) disk: &'a mut Option<Disk>,
     /// How often the lane was claimed.
     pub(crate) claims: u64,
 }
 
 impl Node {
-    pub(crate) fn new(number: usize, clock: Clock, now: u64) -> Self {
-        let role = Role::Watcher(LaneWatcher::new(LaneTimes::default(), clock.local(now)));
+    /// With a disk, the node had the lane before, or is the first to have it.
+    pub(crate) fn new(number: usize, clock: Clock, now: u64, disk: Option<&Disk>) -> Self {
+        let now = clock.local(now);
+        let role = match disk {
+            Some(disk) => Role::Starting(Start::new(name(number), disk.epoch, now)),
+            None => Role::Watcher(Watching::new(now)),
+        };
         Node { clock, number, role, roles: 0 }
     }
 
@@ -118,7 +157,8 @@ impl Node {
 
     pub(crate) fn timeout(&self) -> Option<u64> {
         let due = match &self.role {
-            Role::Watcher(watcher) => watcher.poll_timeout(),
+            Role::Starting(start) => Some(start.timeout()),
+            Role::Watcher(watching) => watching.watcher.poll_timeout(),
             Role::Owner(node) => node.owner.poll_timeout(),
         };
         due.map(|due| self.clock.global(due))
@@ -126,27 +166,77 @@ impl Node {
 
     pub(crate) fn handle(&mut self, answer: Answer, context: &mut Context<'_>) {
         match &mut self.role {
-            Role::Watcher(watcher) => handle_as_watcher(watcher, answer, context.now),
+            Role::Starting(start) => {
+                if let Answer::Told(number, fact) = answer {
+                    let decision = start.handle(number, fact, context.now);
+                    self.take_decision(decision, context);
+                }
+            }
+            Role::Watcher(watching) => {
+                if let Some(tail) = watching.handle(answer, context) {
+                    self.claim(tail, None, context);
+                }
+            }
             Role::Owner(node) => node.handle(answer, context),
         }
         self.perform(context);
+        if let Role::Owner(node) = &self.role
+            && node.is_own
+            && node.is_claimed
+        {
+            context.disk.get_or_insert_default().live.clone_from(&node.live);
+        }
+    }
+
+    fn take_decision(&mut self, decision: Decision, context: &mut Context<'_>) {
+        match decision {
+            Decision::GoOn => {}
+            Decision::Gone => {
+                *context.disk = None;
+                self.role = Role::Watcher(Watching::new(context.now));
+            }
+            Decision::Claim(tail) => {
+                let disk = context.disk.get_or_insert_default();
+                disk.epoch += 1;
+                let disk = disk.clone();
+                self.claim(tail, Some(disk), context);
+            }
+        }
+    }
+
+    fn claim(&mut self, tail: StreamTail, disk: Option<Disk>, context: &mut Context<'_>) {
+        self.role = Role::Owner(Box::new(OwnerNode::claim(self.number, tail, disk, context)));
+        self.roles += 1;
+    }
+
+    /// The lane is not this node's: it looks again whose it is.
+    fn end_role(&mut self, context: &mut Context<'_>) {
+        let name = name(self.number);
+        self.role = match &context.disk {
+            Some(disk) if self.number == 0 => Role::Starting(Start::new(name, disk.epoch, context.now)),
+            _ => Role::Watcher(Watching::new(context.now)),
+        };
     }
 
     fn perform(&mut self, context: &mut Context<'_>) {
         loop {
             match &mut self.role {
-                Role::Watcher(watcher) => match watcher.poll_action() {
+                Role::Starting(start) => {
+                    let Some((number, question)) = start.poll_question(context.now) else { return };
+                    context.requests.push(Request::Ask(number, question));
+                }
+                Role::Watcher(watching) => match watching.watcher.poll_action() {
                     None => return,
                     Some(WatcherAction::ReadTail) => context.requests.push(Request::ReadTail),
                     Some(WatcherAction::MayAdopt(tail)) => {
-                        self.role = Role::Owner(Box::new(OwnerNode::claim(self.number, tail, context)));
-                        self.roles += 1;
+                        watching.asked = (watching.asked.0 + 1, Some(tail));
+                        context.requests.push(Request::Ask(watching.asked.0, Question::IsClosed));
                     }
                 },
                 Role::Owner(node) => {
                     let Some(action) = node.next_action(context) else { return };
                     if node.perform(action, context).is_break() {
-                        self.role = Role::Watcher(LaneWatcher::new(LaneTimes::default(), context.now));
+                        self.end_role(context);
                     }
                 }
             }
@@ -154,33 +244,56 @@ impl Node {
     }
 }
 
-fn handle_as_watcher(watcher: &mut LaneWatcher, answer: Answer, now: BootTime) {
-    match answer {
-        Answer::Tail(tail) => watcher.handle_tail(tail, now),
-        Answer::Renewed => watcher.handle_hint(now),
-        Answer::Timeout => watcher.handle_timeout(now),
-        Answer::Published(..) | Answer::Slot(..) | Answer::Work => {}
+fn name(number: usize) -> String {
+    format!("node-{number}")
+}
+
+impl Watching {
+    fn new(now: BootTime) -> Self {
+        Watching { watcher: LaneWatcher::new(LaneTimes::default(), now), asked: (0, None) }
+    }
+
+    /// Returns the end of the stream of a lane that may be claimed.
+    fn handle(&mut self, answer: Answer, context: &mut Context<'_>) -> Option<StreamTail> {
+        let now = context.now;
+        match answer {
+            Answer::Tail(tail) => self.watcher.handle_tail(tail, now),
+            Answer::Renewed => self.watcher.handle_hint(now),
+            Answer::Timeout => self.watcher.handle_timeout(now),
+            Answer::Told(number, Fact::IsClosed(is_closed)) if number == self.asked.0 => {
+                let tail = self.asked.1.take();
+                if is_closed {
+                    context.requests.push(Request::Ask(number, Question::DeleteStream));
+                    return None;
+                }
+                return tail;
+            }
+            Answer::Published(..) | Answer::Slot(..) | Answer::Work | Answer::Told(..) => {}
+        }
+        None
     }
 }
 
 impl OwnerNode {
-    fn claim(number: usize, tail: StreamTail, context: &mut Context<'_>) -> Self {
+    fn claim(number: usize, tail: StreamTail, disk: Option<Disk>, context: &mut Context<'_>) -> Self {
         let claim = Claim {
             epoch: tail.record.map_or(0, |record| record.epoch) + 1,
             token: context.random.bits(),
-            node: format!("node-{number}").parse().unwrap(),
-            spool_epoch: 1,
+            node: name(number).parse().unwrap(),
+            spool_epoch: disk.as_ref().map_or(1, |disk| disk.epoch),
             last_sequence: tail.last_sequence,
         };
         // Ids are unique over all claims, as epochs of spools make them.
         let next_id = context.random.bits() >> 16 << 16;
         OwnerNode {
             owner: LaneOwner::claim(LaneTimes::default(), IN_FLIGHT_BYTES_MAX, claim, context.now),
-            retention: LaneRetention::new(crate::SLACK_BYTES),
+            retention: Found::nothing(context.stream.bytes_max).retention,
             is_claimed: false,
             next_id,
-            live: BTreeMap::new(),
+            is_own: disk.is_some(),
+            live: disk.unwrap_or_default().live,
             batches: HashMap::new(),
+            is_closing: false,
         }
     }
 
@@ -192,7 +305,8 @@ impl OwnerNode {
             Answer::Slot(sequence, slot) => self.owner.handle_slot(sequence, slot, now),
             Answer::Timeout => self.owner.handle_timeout(now),
             Answer::Work if self.is_claimed => self.work(context),
-            Answer::Work | Answer::Tail(_) | Answer::Renewed => {}
+            Answer::Told(_, Fact::Done) if self.is_closing => self.owner.release(),
+            Answer::Work | Answer::Tail(_) | Answer::Renewed | Answer::Told(..) => {}
         }
     }
 
@@ -202,6 +316,7 @@ impl OwnerNode {
         {
             match action {
                 RetentionAction::PurgeUpTo(sequence) => context.requests.push(Request::Purge(sequence)),
+                RetentionAction::RepeatEpoch => self.owner.repeat_epoch(),
                 RetentionAction::Copy(id) => self.copy(id, context),
             }
         }
@@ -221,21 +336,41 @@ impl OwnerNode {
                 self.confirm(batch, range.last, context.ledger);
             }
             OwnerAction::Failed { batch, .. } => self.withdraw(batch, context),
-            OwnerAction::Fenced { .. } | OwnerAction::Lost { .. } | OwnerAction::Released => {
+            OwnerAction::Fenced { .. } | OwnerAction::Lost { .. } => return std::ops::ControlFlow::Break(()),
+            OwnerAction::Released => {
+                if self.is_closing {
+                    context.requests.push(Request::Ask(0, Question::DeleteStream));
+                }
                 return std::ops::ControlFlow::Break(());
             }
         }
         std::ops::ControlFlow::Continue(())
     }
 
-    /// Reads what earlier owners have said.
+    /// Reads what earlier owners have said, unless the stream is gone since.
     fn adopt(&mut self, base: u64, context: &mut Context<'_>) {
+        if context.stream.last_sequence() < base {
+            return;
+        }
         let found = read(context.stream, base);
         context.ledger.check(&found, base);
-        self.live = found.live;
         self.retention = found.retention;
         self.is_claimed = true;
         context.claims += 1;
+        match self.is_own {
+            true => self.compare(found.live, context),
+            false => self.live = found.live,
+        }
+    }
+
+    /// The disk counts: what only the stream has is finished, and what only the disk has is copied.
+    fn compare(&mut self, mut found: BTreeMap<QueueId, FoundMessage>, context: &mut Context<'_>) {
+        let missing: Vec<_> = self.live.iter().filter(|(id, _)| found.remove(id).is_none()).collect();
+        let copies: Vec<_> = missing.into_iter().map(|(id, it)| message(*id, it.content.clone(), Vec::new())).collect();
+        let withdrawn = found.into_keys().map(|id| outcome(id, RecipientState::Withdrawn, None));
+        for entry in withdrawn.chain(copies).collect::<Vec<_>>() {
+            self.submit(vec![entry], context);
+        }
     }
 
     fn confirm(&mut self, batch: BatchId, sequence: u64, ledger: &mut Ledger) {
@@ -273,12 +408,13 @@ impl OwnerNode {
         if self.owner.waiting_bytes() > WAITING_BYTES_MAX {
             return;
         }
+        self.close_if_finished(context);
         if context.may_release && context.random.chance(1) {
             self.owner.release();
             return;
         }
         let mut entries = Vec::new();
-        for _ in 0..context.random.below(3) {
+        for _ in 0..self.new_messages(context) {
             entries.push(self.new_message(context).1);
         }
         if self.owner.may_deliver(context.now) {
@@ -288,6 +424,25 @@ impl OwnerNode {
         }
         if !entries.is_empty() {
             self.submit(entries, context);
+        }
+    }
+
+    /// How much new mail comes.
+    fn new_messages(&self, context: &mut Context<'_>) -> u64 {
+        let waiting = self.owner.waiting_bytes();
+        let takes_mail = (self.is_own && context.may_release) || !context.closes_lanes;
+        match takes_mail && self.retention.has_room_for(waiting + NEW_MAIL_BYTES_MAX) {
+            true if context.stream.bytes_max.is_some() => context.random.below(12),
+            true => context.random.below(3),
+            false => 0,
+        }
+    }
+
+    fn close_if_finished(&mut self, context: &mut Context<'_>) {
+        let is_finished = self.live.is_empty() && self.retention.is_finished() && self.batches.is_empty();
+        if context.closes_lanes && !self.is_own && is_finished {
+            self.is_closing = true;
+            context.requests.push(Request::Ask(0, Question::Close));
         }
     }
 

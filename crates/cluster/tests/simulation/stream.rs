@@ -5,16 +5,25 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 use cluster::lane::{PublishFailure, Slot, StreamTail};
-use cluster::record::RecordHeader;
+use cluster::record::{EpochRecord, RecordHeader};
+
+/// What a record takes beside its own bytes.
+const RECORD_OVERHEAD_BYTES: u64 = 128;
 
 #[derive(Default)]
 pub(crate) struct Stream {
     records: VecDeque<Bytes>,
+    bytes: u64,
+    pub(crate) bytes_max: Option<u64>,
     /// The records that were purged.
     purged: u64,
 }
 
 impl Stream {
+    pub(crate) fn new(bytes_max: Option<u64>) -> Self {
+        Stream { bytes_max, ..Stream::default() }
+    }
+
     pub(crate) fn last_sequence(&self) -> u64 {
         self.purged + self.records.len() as u64
     }
@@ -27,6 +36,11 @@ impl Stream {
         if expected_last != self.last_sequence() {
             return Err(PublishFailure::WrongLastSequence);
         }
+        let bytes = self.bytes + size(&record);
+        if self.bytes_max.is_some_and(|max| bytes > max) {
+            return Err(PublishFailure::StreamFull);
+        }
+        self.bytes = bytes;
         self.records.push_back(record);
         Ok(self.last_sequence())
     }
@@ -34,7 +48,7 @@ impl Stream {
     pub(crate) fn purge(&mut self, up_to: u64) {
         assert!(up_to < self.last_sequence(), "the last record must stay");
         while self.purged < up_to {
-            self.records.pop_front();
+            self.bytes -= self.records.pop_front().as_ref().map_or(0, size);
             self.purged += 1;
         }
     }
@@ -53,6 +67,10 @@ impl Stream {
         }
     }
 
+    pub(crate) fn newest_epoch(&self) -> Option<EpochRecord> {
+        self.records.iter().rev().find_map(|record| EpochRecord::read_record(record).ok()).map(|(_, record)| record)
+    }
+
     pub(crate) fn tail(&self, lag: u64) -> StreamTail {
         let last_sequence = self.visible(lag);
         let record = self.record(last_sequence).map(|record| RecordHeader::read(record).unwrap());
@@ -64,4 +82,8 @@ impl Stream {
         let lag = lag.min((self.records.len() as u64).saturating_sub(1));
         self.last_sequence() - lag
     }
+}
+
+fn size(record: &Bytes) -> u64 {
+    record.len() as u64 + RECORD_OVERHEAD_BYTES
 }

@@ -4,11 +4,12 @@
 
 use std::collections::BTreeMap;
 
-use cluster::lane::{PublishFailure, RecordSubject};
+use cluster::lane::{PublishFailure, ReadFailure, RecordSubject, TailFailure};
 use sim::Random;
 
-use crate::ledger::{Ledger, read};
-use crate::node::{Answer, Clock, Context, Node, Request};
+use crate::ledger::{Found, Ledger, read};
+use crate::node::{Answer, Clock, Context, Disk, Node, Request};
+use crate::starting::{Fact, Question};
 use crate::stream::Stream;
 
 const NODES: usize = 3;
@@ -35,6 +36,14 @@ enum Event {
     Fault,
 }
 
+/// What differs between simulations.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Rules {
+    /// The first node has a disk, and all new mail. Those who take the lane over close it at its end.
+    pub(crate) closes_lanes: bool,
+    pub(crate) stream_bytes_max: Option<u64>,
+}
+
 /// A node with what holds it up.
 struct Host {
     node: Option<Node>,
@@ -52,7 +61,15 @@ pub(crate) struct World {
     now: u64,
     next_event: u64,
     events: BTreeMap<(u64, u64), Event>,
+    rules: Rules,
+    refused: u64,
     stream: Stream,
+    /// There is a stream.
+    has_stream: bool,
+    /// The lane is noted as closed.
+    is_closed: bool,
+    /// The disk of the first node.
+    disk: Option<Disk>,
     hosts: Vec<Host>,
     ledger: Ledger,
     has_faults: bool,
@@ -63,14 +80,19 @@ pub(crate) struct World {
 }
 
 impl World {
-    pub(crate) fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64, rules: Rules) -> Self {
         let host = |_| Host { node: None, deaths: 0, timeout: None, stopped_until: 0, cut_off_until: 0, held_until: 0 };
         let mut world = World {
             random: Random::new(seed),
             now: 0,
             next_event: 0,
             events: BTreeMap::new(),
-            stream: Stream::default(),
+            rules,
+            refused: 0,
+            stream: Stream::new(rules.stream_bytes_max),
+            has_stream: !rules.closes_lanes,
+            is_closed: false,
+            disk: rules.closes_lanes.then(Disk::default),
             hosts: (0..NODES).map(host).collect(),
             ledger: Ledger::default(),
             has_faults: true,
@@ -93,6 +115,10 @@ impl World {
 
     /// What must hold when nothing has gone wrong for a while.
     pub(crate) fn check_end(&self) {
+        if self.is_closed {
+            self.ledger.check(&Found::nothing(None), u64::MAX);
+            return;
+        }
         let owners = self.hosts.iter().filter(|host| host.may_deliver(self.now)).count();
         assert_eq!(owners, 1, "one node owns the lane and may deliver");
         let last = self.stream.last_sequence();
@@ -101,6 +127,15 @@ impl World {
 
     pub(crate) fn acknowledged(&self) -> usize {
         self.ledger.messages.values().filter(|message| message.acknowledged_at.is_some()).count()
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.is_closed
+    }
+
+    /// How often a record was refused because the stream was full.
+    pub(crate) fn refused(&self) -> u64 {
+        self.refused
     }
 
     pub(crate) fn purged(&self) -> u64 {
@@ -128,7 +163,7 @@ impl World {
     fn start(&mut self, node: usize) {
         let clock = Clock::random(&mut self.random);
         let host = &mut self.hosts[node];
-        host.node = Some(Node::new(node, clock, self.now));
+        host.node = Some(Node::new(node, clock, self.now, self.disk.as_ref().filter(|_| node == 0)));
         let life = Life { node, deaths: host.deaths, role: 0 };
         self.schedule_timeout(life);
         self.schedule(self.now + SECOND, Event::Work(life));
@@ -168,9 +203,11 @@ impl World {
             return;
         }
         let Some(node) = &mut host.node else { return };
-        if matches!(answer, Answer::Published(..) | Answer::Slot(..)) && node.roles != life.role {
+        let is_of_role = matches!(answer, Answer::Published(..) | Answer::Slot(..) | Answer::Told(..));
+        if is_of_role && node.roles != life.role {
             return;
         }
+        let mut no_disk = None;
         let mut context = Context {
             now: node.clock.local(self.now),
             random: &mut self.random,
@@ -178,6 +215,8 @@ impl World {
             stream: &self.stream,
             requests: Vec::new(),
             may_release: self.has_faults,
+            closes_lanes: self.rules.closes_lanes,
+            disk: if life.node == 0 { &mut self.disk } else { &mut no_disk },
             claims: 0,
         };
         node.handle(answer, &mut context);
@@ -241,23 +280,48 @@ impl World {
                 if subject == RecordSubject::Renew {
                     self.announce(life.node);
                 }
-                if self.has_faults && self.random.below(500) == 0 {
+                if !self.has_stream {
+                    Answer::Published(id, Err(PublishFailure::Unavailable))
+                } else if self.has_faults && self.random.below(500) == 0 {
                     Answer::Published(id, Err(PublishFailure::StreamFull))
                 } else {
-                    Answer::Published(id, self.stream.publish(expected_last, record))
+                    let stored = self.stream.publish(expected_last, record);
+                    self.refused += u64::from(stored == Err(PublishFailure::StreamFull));
+                    Answer::Published(id, stored)
                 }
             }
+            Request::Read { sequence } if !self.has_stream => Answer::Slot(sequence, Err(ReadFailure::NoStream)),
+            Request::ReadTail if !self.has_stream => Answer::Tail(Err(TailFailure::NoStream)),
             Request::Read { sequence } => {
                 let is_mixed = self.random.chance(50);
                 Answer::Slot(sequence, Ok(self.stream.slot(sequence, lag, is_mixed)))
             }
             Request::ReadTail => Answer::Tail(Ok(self.stream.tail(lag))),
+            // One that comes late finds a new stream.
+            Request::Purge(up_to) if up_to >= self.stream.last_sequence() && self.rules.closes_lanes => return,
             Request::Purge(up_to) => return self.stream.purge(up_to),
+            Request::Ask(number, question) => Answer::Told(number, self.tell(question)),
         };
         if !self.is_lost(life.node) {
             let at = self.delay(life.node);
             self.schedule(at, Event::Answer(life, answer));
         }
+    }
+
+    /// What the leaders of the servers say.
+    fn tell(&mut self, question: Question) -> Fact {
+        match question {
+            Question::NewestEpoch => return Fact::NewestEpoch(self.stream.newest_epoch()),
+            Question::IsClosed => return Fact::IsClosed(self.is_closed),
+            Question::Tail => return Fact::Tail(self.has_stream.then(|| self.stream.tail(0))),
+            Question::MakeStream => self.has_stream = true,
+            Question::Close => self.is_closed = true,
+            Question::DeleteStream => {
+                assert!(self.is_closed, "a stream is deleted whose lane is not closed");
+                (self.has_stream, self.stream) = (false, Stream::new(self.rules.stream_bytes_max));
+            }
+        }
+        Fact::Done
     }
 
     /// The other nodes hear a Renew record, whether it was stored or not.

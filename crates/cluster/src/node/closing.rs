@@ -1,0 +1,103 @@
+//! Closes lanes that this node has taken over, when all their mail is finished: otherwise their streams
+//! would be kept and renewed for ever. [`crate::lane::ownership`] says why a closed lane stays fenced.
+//!
+//! | step | if it fails, or the node does |
+//! |---|---|
+//! | nothing of the lane is live, here and in its stream, for a while | it is kept |
+//! | it is noted as closed | it is tried again; the owner goes on |
+//! | its Release record is stored | others wait for the lease |
+//! | its stream is deleted | another node finds the note when it wants to adopt the lane, and deletes it |
+//!
+//! No new mail comes into such a lane, so a lane that is finished stays so. Its folder is empty, and
+//! removed by the next start.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use mail::LogLevel;
+use spool::LaneId;
+use tokio::task::spawn_blocking;
+use tokio::time::{Duration, Instant, sleep};
+
+use super::NodeShared;
+use crate::{LaneEnd, LaneHandle, StreamError};
+
+/// So often in the time after which a lane is closed, it is looked whether something is live.
+const LOOKS: u32 = 10;
+
+/// Closes lanes, for ever.
+pub(super) async fn run(shared: Arc<NodeShared>) {
+    let close_after = shared.parts.close_lanes_after;
+    let mut finished = FinishedLanes::default();
+    loop {
+        sleep(close_after / LOOKS).await;
+        let found = finished_lanes(&shared).await;
+        for lane in finished.note(found, Instant::now(), close_after) {
+            if let Err(error) = close(&shared, lane).await {
+                let text = "cannot close a lane whose mail is finished; trying again";
+                shared.log(LogLevel::Warning, text, &[("lane", &lane), ("error", &error)]);
+            }
+        }
+    }
+}
+
+/// The lanes that are finished, and since when.
+#[derive(Default)]
+struct FinishedLanes(BTreeMap<LaneId, Instant>);
+
+impl FinishedLanes {
+    /// Takes all lanes that are finished now. Returns those that have been for `close_after`.
+    fn note(&mut self, found: Vec<LaneId>, now: Instant, close_after: Duration) -> Vec<LaneId> {
+        let since = |lane: LaneId| (lane, self.0.get(&lane).copied().unwrap_or(now));
+        self.0 = found.into_iter().map(since).collect();
+        let is_over = |since: Instant| now.saturating_duration_since(since) >= close_after;
+        self.0.iter().filter(|(_, since)| is_over(**since)).map(|(lane, _)| *lane).collect()
+    }
+}
+
+/// The adopted lanes of which nothing is live, in the stream and here.
+async fn finished_lanes(shared: &Arc<NodeShared>) -> Vec<LaneId> {
+    let is_finished = |handle: &LaneHandle| handle.is_finished() && handle.may_deliver();
+    let finished: Vec<LaneId> = shared.step.lanes().iter().filter(|h| is_finished(h)).map(LaneHandle::lane).collect();
+    let (folders, spool) = (shared.folders.clone(), shared.spool.clone());
+    let here = spawn_blocking(move || Some((folders.adopted().ok()?, spool.upgrade()?.first_ids())));
+    let Ok(Some((adopted, live))) = here.await else { return Vec::new() };
+    let is_adopted = |lane: &LaneId| adopted.iter().any(|folder| folder.finished && folder.lane == *lane);
+    let has_mail = |lane: &LaneId| live.iter().any(|id| LaneId::of(*id) == *lane);
+    finished.into_iter().filter(|lane| is_adopted(lane) && !has_mail(lane)).collect()
+}
+
+async fn close(shared: &Arc<NodeShared>, lane: LaneId) -> Result<(), StreamError> {
+    let Some(handle) = shared.step.lane(lane) else { return Ok(()) };
+    shared.connection.note_closed(lane).await?;
+    // If another node has claimed it meanwhile, that one goes on.
+    if handle.release().await != LaneEnd::Released {
+        return Ok(());
+    }
+    shared.step.remove(lane);
+    shared.log(LogLevel::Info, "closed a lane that was taken over: all its mail is finished", &[("lane", &lane)]);
+    shared.connection.lane_stream(lane).delete().await.map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use mail::SpoolId;
+
+    use super::*;
+
+    #[test]
+    fn a_lane_is_closed_when_it_was_finished_all_the_time() {
+        let lane = |number| LaneId { spool: SpoolId::new(1), number };
+        let (mut finished, start, after) = (FinishedLanes::default(), Instant::now(), Duration::from_secs(10));
+        let at = |seconds| start + Duration::from_secs(seconds);
+        for (seconds, found, closed) in [
+            (0, vec![lane(0), lane(1)], vec![]),
+            (5, vec![lane(0)], vec![]),
+            (10, vec![lane(0), lane(1)], vec![lane(0)]),
+            (15, vec![lane(1)], vec![]),
+            (20, vec![lane(1)], vec![lane(1)]),
+        ] {
+            assert_eq!(finished.note(found, at(seconds), after), closed, "{seconds}");
+        }
+    }
+}
