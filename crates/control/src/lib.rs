@@ -28,6 +28,8 @@
 //! | `reports-send {"domain": DOMAIN}` | an object for each report and destination: what became of it |
 //! | `cluster-status` | an object for each lane of the cluster |
 //! | `cluster-nodes` | an object for each node that is alive |
+//! | `cluster-adopt {"lane": LANE}` | nothing; the server takes the lane over |
+//! | `nodes {"node": NAME, "request": {REQUEST}}` | an object for each node: its answer to the request, or why there is none |
 //! | `cluster-drain` | nothing; the server hands its lanes over and stops |
 //! | `reload` | an object: the command's exit code and its output |
 
@@ -41,6 +43,7 @@ mod current_handler;
 mod explain;
 mod handler;
 mod history;
+mod line_answer;
 pub mod list;
 mod live;
 pub mod load;
@@ -48,6 +51,7 @@ pub mod load_text;
 mod message;
 pub mod message_text;
 mod metrics;
+pub mod nodes;
 mod pages;
 mod pattern;
 mod recipient_filter;
@@ -82,7 +86,7 @@ use sender_auth::signing::SigningCounters;
 use sender_auth::srs::SrsCounters;
 
 pub use adaptive::{AdaptiveValue, Bounds};
-pub use cluster::{ClusterOperator, LaneReport, NodeReport};
+pub use cluster::{ClusterFigures, ClusterOperator, LaneReport, NodeReplies, NodeReport};
 pub use current_handler::CurrentHandler;
 pub use explain::{AddressExplainer, Deliverability};
 pub use handler::ControlHandler;

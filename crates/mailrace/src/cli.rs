@@ -1,5 +1,6 @@
 //! The command line and its help, which clap makes from this file.
 
+mod cluster;
 mod tune_runs;
 
 use std::ffi::OsString;
@@ -19,6 +20,7 @@ use control::request::SummaryKey;
 use control::text::{DurationArg, SerdeAsText};
 use control::tokens::Role;
 
+pub use cluster::{ClusterCommand, NodeArgs};
 pub use tune_runs::{MeasuredFigure, TuneMeasureArgs, TuneRunArgs, TuneSearchArgs};
 
 /// The end of the help.
@@ -144,9 +146,12 @@ pub enum Command {
     Spool(SpoolCommand),
     /// Show the metrics of the running server, and what it adapts itself
     Status {
-        /// Print one JSON object
+        /// Print one JSON object for each server
         #[arg(long)]
         json: bool,
+        /// The node to ask
+        #[command(flatten)]
+        node: NodeArgs,
     },
     /// Analyze log files
     #[command(subcommand)]
@@ -218,27 +223,6 @@ pub enum ReportsCommand {
         #[arg(long)]
         json: bool,
     },
-}
-
-/// Commands for a cluster of servers.
-#[derive(Debug, Subcommand)]
-pub enum ClusterCommand {
-    /// Show the lanes that this node owns or watches
-    Status {
-        /// Print a JSON object for each lane
-        #[arg(long)]
-        json: bool,
-    },
-    /// Show the nodes that are alive, and whether their configurations differ
-    Nodes {
-        /// Print a JSON object for each node
-        #[arg(long)]
-        json: bool,
-    },
-    /// Stop this node, and hand its queue to the others at once
-    ///
-    /// The server ends as after SIGTERM, but others need not wait until its lease is over.
-    Drain,
 }
 
 /// Commands for tokens.
@@ -672,6 +656,9 @@ pub struct QueueListArgs {
     /// Print JSON, one object per line
     #[arg(long)]
     pub json: bool,
+    /// The node to ask
+    #[command(flatten)]
+    pub node: NodeArgs,
     /// The recipients to list
     #[command(flatten, next_help_heading = FILTER_HEADING)]
     pub filter: RecipientFilter,
@@ -703,6 +690,9 @@ pub struct QueueActionArgs {
     /// Only print how many recipients would be affected
     #[arg(long)]
     pub dry_run: bool,
+    /// The node that acts
+    #[command(flatten)]
+    pub node: NodeArgs,
     /// The recipients
     #[command(flatten, next_help_heading = FILTER_HEADING)]
     pub filter: RecipientFilter,
@@ -733,6 +723,9 @@ pub struct ExplainArgs {
     /// Assume that the client uses this HELO name
     #[arg(long, value_name = "NAME", requires = "client")]
     pub helo: Option<String>,
+    /// The node to ask
+    #[command(flatten)]
+    pub node: NodeArgs,
 }
 
 /// What to explain.

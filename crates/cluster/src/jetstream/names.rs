@@ -55,6 +55,16 @@ pub(crate) fn nodes_bucket(cluster: &ClusterName) -> String {
     format!("{PREFIX}-{cluster}-nodes")
 }
 
+/// The bucket of requests for departures.
+pub(crate) fn rates_bucket(cluster: &ClusterName) -> String {
+    format!("{PREFIX}-{cluster}-rates")
+}
+
+/// The subject of announcements of lame next hops.
+pub(crate) fn lame_subject(cluster: &ClusterName) -> String {
+    format!("{PREFIX}.{cluster}.lame")
+}
+
 /// The subject of requests to one node.
 pub fn control_subject(cluster: &ClusterName, node: &NodeName) -> String {
     format!("{PREFIX}.{cluster}.node.{node}.control")

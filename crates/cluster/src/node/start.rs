@@ -12,12 +12,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use mail::{LogLevel, ServerLog};
+use parking_lot::Mutex;
 use spool::{CommitStepConfig, FolderDisk, LaneId, LiveMessage, Spool};
 use tokio::time::{Duration, sleep};
 
 use super::claim::{claim_own, log_wait, newest_epoch, take_up, until_answered};
 use super::copies::{self, OpenedLane};
+use super::figures::NodeCounters;
 use super::folders::{AdoptedFolder, Aside, LaneFolders};
+use super::shared_limits::{NextHopMessages, NextHopShare};
 use super::{AdmitMessages, ClusterNode, NodeError, NodeParts, NodeShared, RETRY_DELAY, millis_since_1970, watch};
 use crate::thread::ClusterThread;
 use crate::{ClusterConfig, ClusterStep, Connection};
@@ -32,6 +35,7 @@ pub struct StartingNode {
     step: Arc<ClusterStep>,
     folders: LaneFolders,
     adopted: Vec<AdoptedFolder>,
+    next_hops: (NextHopShare, NextHopMessages),
     parts: NodeParts,
 }
 
@@ -59,7 +63,8 @@ impl StartingNode {
             let adopted = sorting.run().await?;
             Ok::<_, NodeError>((connection, adopted))
         })?;
-        Ok(StartingNode { thread, connection, step: Arc::default(), folders, adopted, parts })
+        let next_hops = NextHopShare::new();
+        Ok(StartingNode { thread, connection, step: Arc::default(), folders, adopted, next_hops, parts })
     }
 
     /// The step that gives each batch its second copy.
@@ -76,6 +81,11 @@ impl StartingNode {
         self.step.clone()
     }
 
+    /// Takes what the queues share with other nodes.
+    pub fn next_hop_share(&self) -> NextHopShare {
+        self.next_hops.0.clone()
+    }
+
     /// Claims the lanes of the open spool, and begins to watch those of others. `admit` gets the
     /// messages of lanes that were adopted, before or later.
     ///
@@ -83,7 +93,7 @@ impl StartingNode {
     ///
     /// An adopted lane cannot be opened, or a lane was lost meanwhile.
     pub fn start(self, spool: &Arc<Spool>, admit: AdmitMessages) -> Result<ClusterNode, NodeError> {
-        let StartingNode { thread, connection, step, folders, adopted, parts } = self;
+        let StartingNode { thread, connection, step, folders, adopted, next_hops, parts } = self;
         let mut live_messages = Vec::new();
         for folder in &adopted {
             reopen(spool, &folder.path, &mut live_messages)?;
@@ -98,6 +108,10 @@ impl StartingNode {
             started: millis_since_1970(),
             watched: Default::default(),
             adopting: Default::default(),
+            adopted: Mutex::new(adopted.iter().map(|folder| folder.lane).collect()),
+            counters: NodeCounters::default(),
+            departures: Default::default(),
+            next_hop_messages: Mutex::new(Some(next_hops.1)),
             stopping: Default::default(),
         });
         let own = shared.parts.lane_folders.iter();
