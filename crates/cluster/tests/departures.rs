@@ -27,8 +27,8 @@ const DELAY_MAX: u64 = 40 * MILLI;
 
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
-    /// The node wants departures.
-    Want(usize),
+    /// The node wants departures, in this life.
+    Want(usize, u64),
     /// Its request reaches the log.
     Store(usize, u64, u32, u64),
     /// A node reads this entry of the log.
@@ -48,6 +48,8 @@ struct Simulation {
     read_until: [u64; NODES],
     log: Vec<(u64, DepartureRequest)>,
     numbers: [u64; NODES],
+    /// How often each node was started again.
+    lives: [u64; NODES],
     departed: Vec<(u64, usize)>,
     /// How long the modest node waited for each of its departures.
     waits: Vec<u64>,
@@ -65,11 +67,12 @@ impl Simulation {
             read_until: [0; NODES],
             log: Vec::new(),
             numbers: [0; NODES],
+            lives: [0; NODES],
             departed: Vec::new(),
             waits: Vec::new(),
             wanted_at: 0,
         };
-        (0..NODES).for_each(|node| simulation.at(0, Event::Want(node)));
+        (0..NODES).for_each(|node| simulation.at(0, Event::Want(node, 0)));
         simulation.at(RESTART_AT, Event::Restart(RESTARTED));
         simulation
     }
@@ -91,7 +94,8 @@ impl Simulation {
             }
             self.now = time;
             match event {
-                Event::Want(node) => self.want(node),
+                Event::Want(node, life) if life == self.lives[node] => self.want(node),
+                Event::Want(..) => {}
                 Event::Store(node, number, count, free_at) => self.store(node, number, count, free_at),
                 Event::Read(node, entry) => self.read(node, entry),
                 Event::Depart(node) => self.departed.push((time, node)),
@@ -136,7 +140,7 @@ impl Simulation {
         if node == MODEST {
             self.waits.push(first - self.wanted_at);
         }
-        self.at(last + if node == MODEST { MODEST_PAUSE } else { MILLI }, Event::Want(node));
+        self.at(last + if node == MODEST { MODEST_PAUSE } else { MILLI }, Event::Want(node, self.lives[node]));
     }
 
     /// It has forgotten everything, and reads only the last entry of the log.
@@ -146,7 +150,8 @@ impl Simulation {
         if let Some((stored_at, request)) = self.log.last().cloned() {
             self.ledgers[node].handle_request("x", stored_at, &request);
         }
-        self.at(self.now + SECOND, Event::Want(node));
+        self.lives[node] += 1;
+        self.at(self.now + SECOND, Event::Want(node, self.lives[node]));
     }
 }
 
