@@ -38,11 +38,11 @@ class ClusterCase(OutboundCase):
         self.nats.start()
         self.next_hop = free_port()
 
-    def node(self, name, urls=None, smtp="", lease=LEASE_SECONDS):
+    def node(self, name, urls=None, smtp="", lease=LEASE_SECONDS, extra=""):
         """A node, which is not started yet."""
         servers = ", ".join(f'"{url}"' for url in urls or self.nats.urls)
         cluster = _CLUSTER.format(node=name, servers=servers, lease=lease)
-        extra = route("far.test", f"[127.0.0.1]:{self.next_hop}") + cluster
+        extra = route("far.test", f"[127.0.0.1]:{self.next_hop}") + cluster + extra
         return self.configure(name, extra=extra, retry=_RETRY, smtp=_PROBE + smtp)
 
     def open_host(self):

@@ -1,5 +1,8 @@
-"""Nodes of a cluster share the rate of a next hop: a host that counts gets no more from all of them."""
+"""Nodes of a cluster share the rate of a next hop and the throttle of logins: a host that counts gets no more from all
+of them, and who guesses passwords no more tries.
+"""
 
+import base64
 import json
 import threading
 import time
@@ -9,10 +12,12 @@ from cluster_case import ClusterCase
 from harness import Client, await_that
 from hosts import Host
 from outbound import text_message
+from peers.mailrace import LOGINS
 
 _RATE = 10  # attempts in a second, of all nodes
 _MESSAGES = 60  # of each node
 _BURST = _RATE  # the share of one second
+_FREE_FAILURES = 5  # of one user from one client, before delays begin
 
 
 class ClusterRates(ClusterCase):
@@ -58,6 +63,45 @@ class ClusterRates(ClusterCase):
     def departures(self, server):
         words = ("status", "--json", "--node", server.folder.parent.name)
         return json.loads(self.command(server, *words))["metrics"]
+
+
+class ClusterLimits(ClusterCase):
+    def start_both(self, extra):
+        nodes = [self.node(name, extra=extra) for name in ("first", "second")]
+        for server in nodes:
+            server.start()
+        return nodes
+
+    def test_what_a_sender_uses_on_one_node_counts_on_all(self):
+        first, second = self.start_both('\n[[limit]]\nname = "each"\nby = "sender"\nmessages = "5/1h"\n')
+        with Client(first.port) as client:
+            client.greet()
+            codes = [client.deliver(text_message("x"), "x@far.test", sender="a@bench.test").code for _ in range(5)]
+        self.assertEqual(codes, [250] * 5)
+
+        def says(sender):
+            with Client(second.port) as client:
+                client.greet()
+                return client.say(f"MAIL FROM:<{sender}>").code
+
+        await_that(lambda: says("a@bench.test") == 450, "the other node knows", second, 20)
+        self.assertEqual(says("b@bench.test"), 250)
+
+    def guess(self, server, password):
+        """The reply to a login with this password."""
+        with Client(server.port) as client:
+            client.greet()
+            words = base64.b64encode(f"\0alice\0{password}".encode()).decode()
+            return client.say(f"AUTH PLAIN {words}").code
+
+    def test_a_guess_on_one_node_counts_on_all(self):
+        nodes = self.start_both(LOGINS)
+        for number in range(_FREE_FAILURES):
+            self.assertEqual(self.guess(nodes[0], f"guess {number}"), 535)
+        # Each further one has to wait longer.
+        await_that(lambda: self.guess(nodes[1], "another guess") == 454, "the other node knows", nodes[1], 20)
+        counts = json.loads(self.command(nodes[1], "status", "--json", "--node", "second"))["metrics"]
+        self.assertLessEqual(counts['mailrace_auth_logins_total{result="refused"}'], 2)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ mod names;
 mod node_requests;
 mod nodes;
 mod renewals;
-mod shared_limits;
+mod sharing;
 
 pub use connection::{Connection, OpenError, StreamError};
 pub use lane_stream::{LaneStream, NewestEpoch, ReadError};
@@ -15,4 +15,4 @@ pub use names::control_subject;
 pub(crate) use names::parse_lane;
 pub use node_requests::{AskError, NodeRequest};
 pub use nodes::{NodeEntry, NodesBucket, WRITE_INTERVAL};
-pub(crate) use shared_limits::{RatesBucket, StoredRequest, next_hop_key};
+pub(crate) use sharing::{NodeNews, RatesBucket, StoredRequest, next_hop_key};

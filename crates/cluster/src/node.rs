@@ -17,8 +17,9 @@ mod figures;
 mod folders;
 mod replay;
 mod requests;
-mod shared_limits;
+mod sharing;
 mod start;
+mod usage;
 mod watch;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -44,9 +45,10 @@ use figures::NodeCounters;
 pub use figures::NodeFigures;
 use folders::LaneFolders;
 pub use requests::{AnswerRequest, NodeAnswers};
-use shared_limits::{DepartureCounters, NextHopMessages};
-pub use shared_limits::{NextHopCallbacks, NextHopShare};
+use sharing::{DepartureCounters, NodeMessages};
+pub use sharing::{NodeSharing, SharingCallbacks};
 pub use start::StartingNode;
+pub use usage::LimitUse;
 
 /// How long a stop waits for the records that hand lanes over.
 const RELEASE_TIME_MAX: Duration = Duration::from_secs(5);
@@ -141,7 +143,7 @@ struct NodeShared {
     counters: NodeCounters,
     departures: DepartureCounters,
     /// What was said before somebody listens.
-    next_hop_messages: Mutex<Option<NextHopMessages>>,
+    node_messages: Mutex<Option<NodeMessages>>,
     /// The spool is closed: a lane that is lost now is no concern of this process.
     stopping: AtomicBool,
 }

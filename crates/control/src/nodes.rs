@@ -5,7 +5,10 @@
 //! What a node does for another one is logged by the node that does it, with the name of the other.
 
 use std::io::{self, Write};
+use std::net::IpAddr;
+use std::time::Instant;
 
+use filter::limits::Quantity;
 use serde::{Deserialize, Serialize};
 
 use crate::current_handler::CurrentHandler;
@@ -66,6 +69,21 @@ impl ControlHandler {
 }
 
 impl CurrentHandler {
+    /// Counts a login that has failed on another node.
+    pub fn count_failed_login(&self, user: &str, client: IpAddr) {
+        if let Some(logins) = &self.current().parts.intake.logins {
+            logins.credentials.count_failure_elsewhere(user, client);
+        }
+    }
+
+    /// Counts what a key of a limit has used on another node.
+    pub fn count_limit_use(&self, limit: &str, quantity: &str, key: [u8; 16], cost: u64) {
+        let quantity = Quantity::ALL.into_iter().find(|it| it.name() == quantity);
+        if let (Some(limits), Some(quantity)) = (&self.current().parts.intake.rate_limits, quantity) {
+            limits.count_elsewhere(limit, quantity, key, cost, Instant::now());
+        }
+    }
+
     /// The answer to a question of another node.
     pub fn answer_node(&self, question: &[u8]) -> Vec<u8> {
         let question = serde_json::from_slice::<NodeQuestion>(question).ok();

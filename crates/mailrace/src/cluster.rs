@@ -2,19 +2,23 @@
 //! and ends the process when one of its lanes was taken over.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::net::IpAddr;
 use std::process;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::Context;
 use cluster::departures::Departures;
 use cluster::{
-    ClusterNode, ClusterStep, NextHopCallbacks, NextHopShare, NodeFigures, NodeName, NodeParts, StartingNode,
+    ClusterNode, ClusterStep, NodeFigures, NodeName, NodeParts, NodeSharing, SharingCallbacks, StartingNode,
 };
 use config::Config;
 use control::{ClusterFigures, ClusterOperator, CurrentHandler, LaneReport, NodeReplies, NodeReport};
+use credentials::FailedLogins;
 use dispatch::{LaneFence, NextHopSharing, SchedulerHandle};
+use filter::limits::{Quantity, SharedUsage};
+use intake::IntakeContext;
 use mail::{LogLevel, ServerLog};
 use parking_lot::{Mutex, RwLock};
 use server_log::Log;
@@ -76,10 +80,22 @@ impl LaneFence for ClusterFence {
     }
 }
 
-/// Passes what the queues share on to the other nodes.
-struct ClusterNextHops(NextHopShare);
+/// Passes what queues and logins share on to the other nodes.
+struct ClusterSharing(NodeSharing);
 
-impl NextHopSharing for ClusterNextHops {
+impl FailedLogins for ClusterSharing {
+    fn report(&self, user: &str, client: IpAddr) {
+        self.0.announce_failed_login(user, client);
+    }
+}
+
+impl SharedUsage for ClusterSharing {
+    fn count(&self, limit: &str, quantity: Quantity, key: [u8; 16], cost: u64) {
+        self.0.count_usage(limit, quantity.name(), u128::from_be_bytes(key), cost);
+    }
+}
+
+impl NextHopSharing for ClusterSharing {
     fn request_departures(&self, next_hop: &str, interval: Duration, count: u32) {
         self.0.request_departures(next_hop, interval, count);
     }
@@ -91,19 +107,28 @@ impl NextHopSharing for ClusterNextHops {
 
 /// What the queues of a node share with the others.
 pub fn next_hop_sharing(node: &StartingNode) -> Arc<dyn NextHopSharing> {
-    Arc::new(ClusterNextHops(node.next_hop_share()))
+    Arc::new(ClusterSharing(node.sharing()))
 }
 
-/// Passes what other nodes say about next hops on to the queues.
-fn next_hop_callbacks(scheduler: &SchedulerHandle) -> NextHopCallbacks {
+/// Passes on what other nodes say: to the queues, and to the throttle of logins once there is a handler.
+fn sharing_callbacks(scheduler: &SchedulerHandle, handler: &Arc<OnceLock<CurrentHandler>>) -> SharingCallbacks {
     // A handle of the scheduler is used by one thread at a time.
     let (granted, lame) = (Mutex::new(scheduler.clone()), Mutex::new(scheduler.clone()));
-    NextHopCallbacks {
+    let (of_logins, of_limits) = (handler.clone(), handler.clone());
+    SharingCallbacks {
         grant: Box::new(move |next_hop, departures| {
             let Departures { first_in, interval, count } = departures;
             granted.lock().grant_departures(next_hop, first_in, interval, count);
         }),
         report_lame: Box::new(move |next_hop| lame.lock().report_lame_elsewhere(next_hop)),
+        count_failed_login: Box::new(move |user, client| {
+            of_logins.get().into_iter().for_each(|handler| handler.count_failed_login(user, client));
+        }),
+        count_usage: Box::new(move |used| {
+            if let (Some(handler), Ok(key)) = (of_limits.get(), u128::from_str_radix(&used.key, 16)) {
+                handler.count_limit_use(&used.limit, &used.quantity, key.to_be_bytes(), used.cost);
+            }
+        }),
     }
 }
 
@@ -113,6 +138,9 @@ pub struct RunningCluster {
     /// None once it has stopped. Requests to other nodes wait with it, so they must not exclude each other.
     node: RwLock<Option<ClusterNode>>,
     hands_over: AtomicBool,
+    sharing: NodeSharing,
+    /// Answers other nodes, once it is there.
+    handler: Arc<OnceLock<CurrentHandler>>,
     /// Stops the server.
     stop_server: Box<dyn Fn() + Send + Sync>,
 }
@@ -130,20 +158,36 @@ impl RunningCluster {
         stop_server: Box<dyn Fn() + Send + Sync>,
     ) -> anyhow::Result<Arc<RunningCluster>> {
         let admitting = Mutex::new(scheduler.clone());
+        let (sharing, handler) = (node.sharing(), Arc::default());
         let node = node.start(spool, Box::new(move |messages| admitting.lock().admit(messages)))?;
-        node.share_next_hops(next_hop_callbacks(scheduler));
+        node.share(sharing_callbacks(scheduler, &handler));
         Ok(Arc::new(RunningCluster {
             name: node.name().clone(),
             node: RwLock::new(Some(node)),
             hands_over: AtomicBool::new(false),
+            sharing,
+            handler,
             stop_server,
         }))
     }
 
-    /// Answers what operators ask through other nodes, from now on.
-    pub fn serve_requests(&self, handler: CurrentHandler) {
+    /// Answers what operators ask through other nodes, and counts logins that have failed there, from now
+    /// on. Called once.
+    pub fn serve_others(&self, handler: CurrentHandler) {
+        // It is not set twice.
+        let _ = self.handler.set(handler.clone());
         if let Some(node) = &*self.node.read() {
             node.serve_requests(Arc::new(move |question| handler.answer_node(question)));
+        }
+    }
+
+    /// Tells the other nodes which logins fail, and which allowances are used.
+    pub fn share_limits(&self, intake: &IntakeContext) {
+        if let Some(limits) = &intake.rate_limits {
+            limits.share_usage(Arc::new(ClusterSharing(self.sharing.clone())));
+        }
+        if let Some(logins) = &intake.logins {
+            logins.credentials.share_failures(Arc::new(ClusterSharing(self.sharing.clone())));
         }
     }
 

@@ -284,9 +284,13 @@ fn start_control_server(
     cluster: Option<&RunningCluster>,
 ) -> anyhow::Result<(ControlServer, Api)> {
     let socket = &config.admin.socket;
+    let intake = parts.intake.clone();
     let server = ControlServer::start(socket, ControlHandler::new(parts, context.clone()))
         .with_context(|| format!("the control socket {}", socket.display()))?;
-    cluster.into_iter().for_each(|cluster| cluster.serve_requests(server.handler()));
+    if let Some(cluster) = cluster {
+        cluster.serve_others(server.handler());
+        cluster.share_limits(&intake);
+    }
     let api = Api::new(server.handler(), TokenFile::in_data_dir(&config.data_dir));
     Ok((server, api))
 }

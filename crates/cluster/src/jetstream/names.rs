@@ -60,9 +60,9 @@ pub(crate) fn rates_bucket(cluster: &ClusterName) -> String {
     format!("{PREFIX}-{cluster}-rates")
 }
 
-/// The subject of announcements of lame next hops.
-pub(crate) fn lame_subject(cluster: &ClusterName) -> String {
-    format!("{PREFIX}.{cluster}.lame")
+/// The subject of news.
+pub(crate) fn news_subject(cluster: &ClusterName) -> String {
+    format!("{PREFIX}.{cluster}.news")
 }
 
 /// The subject of requests to one node.

@@ -20,7 +20,7 @@ use super::claim::{claim_own, log_wait, newest_epoch, take_up, until_answered};
 use super::copies::{self, OpenedLane};
 use super::figures::NodeCounters;
 use super::folders::{AdoptedFolder, Aside, LaneFolders};
-use super::shared_limits::{NextHopMessages, NextHopShare};
+use super::sharing::{NodeMessages, NodeSharing};
 use super::{AdmitMessages, ClusterNode, NodeError, NodeParts, NodeShared, RETRY_DELAY, millis_since_1970, watch};
 use crate::thread::ClusterThread;
 use crate::{ClusterConfig, ClusterStep, Connection};
@@ -35,7 +35,7 @@ pub struct StartingNode {
     step: Arc<ClusterStep>,
     folders: LaneFolders,
     adopted: Vec<AdoptedFolder>,
-    next_hops: (NextHopShare, NextHopMessages),
+    sharing: (NodeSharing, NodeMessages),
     parts: NodeParts,
 }
 
@@ -63,8 +63,8 @@ impl StartingNode {
             let adopted = sorting.run().await?;
             Ok::<_, NodeError>((connection, adopted))
         })?;
-        let next_hops = NextHopShare::new();
-        Ok(StartingNode { thread, connection, step: Arc::default(), folders, adopted, next_hops, parts })
+        let sharing = NodeSharing::new();
+        Ok(StartingNode { thread, connection, step: Arc::default(), folders, adopted, sharing, parts })
     }
 
     /// The step that gives each batch its second copy.
@@ -81,9 +81,9 @@ impl StartingNode {
         self.step.clone()
     }
 
-    /// Takes what the queues share with other nodes.
-    pub fn next_hop_share(&self) -> NextHopShare {
-        self.next_hops.0.clone()
+    /// Takes what this node shares with others.
+    pub fn sharing(&self) -> NodeSharing {
+        self.sharing.0.clone()
     }
 
     /// Claims the lanes of the open spool, and begins to watch those of others. `admit` gets the
@@ -93,7 +93,7 @@ impl StartingNode {
     ///
     /// An adopted lane cannot be opened, or a lane was lost meanwhile.
     pub fn start(self, spool: &Arc<Spool>, admit: AdmitMessages) -> Result<ClusterNode, NodeError> {
-        let StartingNode { thread, connection, step, folders, adopted, next_hops, parts } = self;
+        let StartingNode { thread, connection, step, folders, adopted, sharing, parts } = self;
         let mut live_messages = Vec::new();
         for folder in &adopted {
             reopen(spool, &folder.path, &mut live_messages)?;
@@ -111,7 +111,7 @@ impl StartingNode {
             adopted: Mutex::new(adopted.iter().map(|folder| folder.lane).collect()),
             counters: NodeCounters::default(),
             departures: Default::default(),
-            next_hop_messages: Mutex::new(Some(next_hops.1)),
+            node_messages: Mutex::new(Some(sharing.1)),
             stopping: Default::default(),
         });
         let own = shared.parts.lane_folders.iter();

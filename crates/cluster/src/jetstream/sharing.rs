@@ -1,8 +1,10 @@
-//! What nodes tell one another about next hops: requests for departures, in a bucket whose order all
-//! nodes see alike, and next hops that were found to be lame, which are only announced.
+//! What nodes tell one another: requests for departures, in a bucket whose order all nodes see alike, and
+//! news, which are only announced.
 //!
 //! The bucket keeps the last requests for each next hop, in memory: they are worth nothing after a while.
 
+use std::future::ready;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use async_nats::jetstream::kv;
@@ -12,7 +14,8 @@ use serde::{Deserialize, Serialize};
 
 use super::connection::{Connection, StreamError};
 use super::lane_stream::ensure_stream;
-use super::names::{lame_subject, rates_bucket};
+use super::names::{news_subject, rates_bucket};
+use crate::LimitUse;
 use crate::departures::DepartureRequest;
 
 /// How long a request is kept: longer than the longest interval of a rate, an hour.
@@ -31,11 +34,28 @@ pub(crate) struct StoredRequest {
     pub(crate) request: DepartureRequest,
 }
 
-/// An announcement.
+/// What a node has seen, and others should know.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum NodeNews {
+    /// A next hop is lame.
+    LameNextHop(String),
+    /// A login has failed.
+    FailedLogin {
+        /// The user.
+        user: String,
+        /// The address of the client.
+        client: IpAddr,
+    },
+    /// Allowances were used.
+    LimitUse(Vec<LimitUse>),
+}
+
+/// News, with the node that they are from.
 #[derive(Serialize, Deserialize)]
-struct LameNextHop {
+struct Announcement {
     node: String,
-    next_hop: String,
+    news: NodeNews,
 }
 
 /// The requests of all nodes; clones share the connection.
@@ -67,23 +87,22 @@ impl Connection {
         Ok(RatesBucket { store })
     }
 
-    /// Tells the other nodes that a next hop is lame. Nobody may hear it.
-    pub(crate) async fn announce_lame(&self, next_hop: &str) {
-        let lame = LameNextHop { node: self.config().node.to_string(), next_hop: next_hop.to_owned() };
-        if let Ok(payload) = serde_json::to_vec(&lame) {
+    /// Tells the other nodes. Nobody may hear it.
+    pub(crate) async fn announce(&self, news: NodeNews) {
+        let announcement = Announcement { node: self.config().node.to_string(), news };
+        if let Ok(payload) = serde_json::to_vec(&announcement) {
             // Others find out themselves.
-            drop(self.client().publish(lame_subject(&self.config().name), payload.into()).await);
+            drop(self.client().publish(news_subject(&self.config().name), payload.into()).await);
         }
     }
 
-    /// The next hops that other nodes have found to be lame.
-    pub(crate) async fn lame_next_hops(&self) -> Result<impl Stream<Item = String> + Send + use<>, StreamError> {
-        let messages = self.subscribe(lame_subject(&self.config().name)).await?;
+    /// The news of other nodes. Those of a version that this one does not understand are left out.
+    pub(crate) async fn news(&self) -> Result<impl Stream<Item = NodeNews> + Send + use<>, StreamError> {
+        let messages = self.subscribe(news_subject(&self.config().name)).await?;
         let node = self.config().node.to_string();
         Ok(messages.filter_map(move |message| {
-            let lame = serde_json::from_slice::<LameNextHop>(&message.payload).ok();
-            let next_hop = lame.filter(|lame| lame.node != node).map(|lame| lame.next_hop);
-            async move { next_hop }
+            let announcement = serde_json::from_slice::<Announcement>(&message.payload).ok();
+            ready(announcement.filter(|announcement| announcement.node != node).map(|announcement| announcement.news))
         }))
     }
 }
@@ -101,14 +120,14 @@ impl RatesBucket {
     pub(crate) async fn read(&self) -> Result<impl Stream<Item = StoredRequest> + Send + use<>, StreamError> {
         let watch = self.store.watch_with_history(">").await;
         let entries = watch.map_err(|error| StreamError::Unavailable(error.to_string()))?;
-        let entries = entries.take_while(|entry| std::future::ready(entry.is_ok()));
+        let entries = entries.take_while(|entry| ready(entry.is_ok()));
         Ok(entries.filter_map(|entry| {
             let stored = entry.ok().and_then(|entry| {
                 let request = serde_json::from_slice(&entry.value).ok()?;
                 let stored_at = u64::try_from(entry.created.unix_timestamp_nanos()).ok()?;
                 Some(StoredRequest { key: entry.key, stored_at, request })
             });
-            async move { stored }
+            ready(stored)
         }))
     }
 }

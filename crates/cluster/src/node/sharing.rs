@@ -1,4 +1,4 @@
-//! What nodes share about next hops: their rates, and which of them are lame.
+//! What nodes share: the rates of next hops, and news about lame next hops, failed logins and used allowances.
 //!
 //! | the servers | a request for departures |
 //! |---|---|
@@ -9,6 +9,7 @@
 
 use std::collections::HashMap;
 use std::future::{pending, ready};
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -20,37 +21,48 @@ use futures_util::{FutureExt, Stream, StreamExt};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until};
 
+use super::usage::{self, LimitUse, UsageBuffer};
 use super::{ClusterNode, NodeShared, RETRY_DELAY};
 use crate::clock::boot_time;
 use crate::departures::{DepartureLedger, DepartureRequest, Departures, OwnPart, nanos};
-use crate::jetstream::{RatesBucket, StoredRequest, next_hop_key};
+use crate::jetstream::{NodeNews, RatesBucket, StoredRequest, next_hop_key};
 
 /// A request that was not granted after this time gets the own part.
 const GRANT_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// What the rest of the server tells the other nodes.
 #[derive(Debug)]
-enum NextHopMessage {
+enum NodeMessage {
     /// Departures are wanted.
     Departures { next_hop: Box<str>, interval: Duration, count: u32 },
-    /// A next hop is lame.
-    Lame(Box<str>),
+    /// Something that others should know.
+    News(NodeNews),
 }
 
-/// Takes what the queues tell the other nodes. Nothing here waits.
+/// Takes what this node tells the others. Nothing here waits.
 #[derive(Clone, Debug)]
-pub struct NextHopShare(mpsc::UnboundedSender<NextHopMessage>);
+pub struct NodeSharing {
+    messages: mpsc::UnboundedSender<NodeMessage>,
+    usage: Arc<UsageBuffer>,
+}
 
-/// What [`NextHopShare`] was told, until the node takes it.
+/// What [`NodeSharing`] was told, until the node takes it.
 #[derive(Debug)]
-pub(super) struct NextHopMessages(mpsc::UnboundedReceiver<NextHopMessage>);
+pub(super) struct NodeMessages {
+    received: mpsc::UnboundedReceiver<NodeMessage>,
+    usage: Arc<UsageBuffer>,
+}
 
 /// Takes what the other nodes tell.
-pub struct NextHopCallbacks {
+pub struct SharingCallbacks {
     /// Departures to a next hop were granted.
     pub grant: Box<dyn Fn(&str, Departures) + Send + Sync>,
     /// A next hop was found to be lame.
     pub report_lame: Box<dyn Fn(&str) + Send + Sync>,
+    /// A login of this user has failed.
+    pub count_failed_login: Box<dyn Fn(&str, IpAddr) + Send + Sync>,
+    /// A key of a limit has used something.
+    pub count_usage: Box<dyn Fn(&LimitUse) + Send + Sync>,
 }
 
 /// Counts departures by where they were granted.
@@ -60,45 +72,60 @@ pub(super) struct DepartureCounters {
     pub(super) own_part: AtomicU64,
 }
 
-impl NextHopShare {
-    pub(super) fn new() -> (NextHopShare, NextHopMessages) {
-        let (sender, receiver) = mpsc::unbounded_channel();
-        (NextHopShare(sender), NextHopMessages(receiver))
+impl NodeSharing {
+    pub(super) fn new() -> (NodeSharing, NodeMessages) {
+        let ((messages, received), usage) = (mpsc::unbounded_channel(), Arc::<UsageBuffer>::default());
+        (NodeSharing { messages, usage: usage.clone() }, NodeMessages { received, usage })
     }
 
     /// Asks for departures to a next hop. One request at a time for each.
     pub fn request_departures(&self, next_hop: &str, interval: Duration, count: u32) {
-        self.send(NextHopMessage::Departures { next_hop: next_hop.into(), interval, count });
+        self.send(NodeMessage::Departures { next_hop: next_hop.into(), interval, count });
     }
 
     /// Tells the other nodes that a next hop is lame.
     pub fn announce_lame(&self, next_hop: &str) {
-        self.send(NextHopMessage::Lame(next_hop.into()));
+        self.send(NodeMessage::News(NodeNews::LameNextHop(next_hop.into())));
     }
 
-    fn send(&self, message: NextHopMessage) {
+    /// Tells the other nodes that a login has failed.
+    pub fn announce_failed_login(&self, user: &str, client: IpAddr) {
+        self.send(NodeMessage::News(NodeNews::FailedLogin { user: user.into(), client }));
+    }
+
+    /// Tells the other nodes what a key of a limit has used.
+    pub fn count_usage(&self, limit: &str, quantity: &'static str, key: u128, cost: u64) {
+        self.usage.add(limit, quantity, key, cost);
+    }
+
+    fn send(&self, message: NodeMessage) {
         // Only fails when the node has stopped.
-        drop(self.0.send(message));
+        drop(self.messages.send(message));
     }
 }
 
 impl ClusterNode {
-    /// Begins to answer what [`NextHopShare`] was told, and to pass on what other nodes tell. Called once.
-    pub fn share_next_hops(&self, callbacks: NextHopCallbacks) {
-        let Some(messages) = self.shared.next_hop_messages.lock().take() else { return };
+    /// Begins to answer what [`NodeSharing`] was told, and to pass on what other nodes tell. Called once.
+    pub fn share(&self, callbacks: SharingCallbacks) {
+        let Some(messages) = self.shared.node_messages.lock().take() else { return };
         let callbacks = Arc::new(callbacks);
-        self.thread.handle().spawn(pass_lame(self.shared.clone(), callbacks.clone()));
+        self.thread.handle().spawn(pass_news(self.shared.clone(), callbacks.clone()));
+        self.thread.handle().spawn(usage::tell_others(self.shared.clone(), messages.usage.clone()));
         self.thread.handle().spawn(RateTask::new(self.shared.clone(), callbacks).run(messages));
     }
 }
 
-/// Passes on which next hops are lame, for ever.
-async fn pass_lame(shared: Arc<NodeShared>, callbacks: Arc<NextHopCallbacks>) {
+/// Passes on the news of other nodes, for ever.
+async fn pass_news(shared: Arc<NodeShared>, callbacks: Arc<SharingCallbacks>) {
     loop {
-        if let Ok(lame) = shared.connection.lame_next_hops().await {
-            let mut lame = Box::pin(lame);
-            while let Some(next_hop) = lame.next().await {
-                (callbacks.report_lame)(&next_hop);
+        if let Ok(news) = shared.connection.news().await {
+            let mut news = Box::pin(news);
+            while let Some(news) = news.next().await {
+                match news {
+                    NodeNews::LameNextHop(next_hop) => (callbacks.report_lame)(&next_hop),
+                    NodeNews::FailedLogin { user, client } => (callbacks.count_failed_login)(&user, client),
+                    NodeNews::LimitUse(used) => used.iter().for_each(&callbacks.count_usage),
+                }
             }
         }
         sleep(RETRY_DELAY).await;
@@ -118,7 +145,7 @@ struct PendingRequest {
 /// Asks the other nodes, and answers.
 struct RateTask {
     shared: Arc<NodeShared>,
-    callbacks: Arc<NextHopCallbacks>,
+    callbacks: Arc<SharingCallbacks>,
     bucket: Option<RatesBucket>,
     ledger: DepartureLedger,
     own_part: OwnPart,
@@ -130,7 +157,7 @@ struct RateTask {
 }
 
 impl RateTask {
-    fn new(shared: Arc<NodeShared>, callbacks: Arc<NextHopCallbacks>) -> RateTask {
+    fn new(shared: Arc<NodeShared>, callbacks: Arc<SharingCallbacks>) -> RateTask {
         let number = (shared.parts.random)();
         RateTask {
             shared,
@@ -145,7 +172,7 @@ impl RateTask {
     }
 
     /// Runs until the node stops.
-    async fn run(mut self, mut messages: NextHopMessages) {
+    async fn run(mut self, mut messages: NodeMessages) {
         let mut stored = self.open().await;
         loop {
             let timeout = self.pending.values().map(|pending| pending.until).min();
@@ -157,7 +184,7 @@ impl RateTask {
                 },
                 Some(failed) = self.writes.next() => self.handle_write(failed),
                 () = until(timeout) => self.grant_overdue(),
-                message = messages.0.recv() => match message {
+                message = messages.received.recv() => match message {
                     Some(message) => self.handle_message(message).await,
                     None => return,
                 },
@@ -185,10 +212,10 @@ impl RateTask {
         }
     }
 
-    async fn handle_message(&mut self, message: NextHopMessage) {
+    async fn handle_message(&mut self, message: NodeMessage) {
         match message {
-            NextHopMessage::Lame(next_hop) => self.shared.connection.announce_lame(&next_hop).await,
-            NextHopMessage::Departures { next_hop, interval, count } => self.request(next_hop, interval, count),
+            NodeMessage::News(news) => self.shared.connection.announce(news).await,
+            NodeMessage::Departures { next_hop, interval, count } => self.request(next_hop, interval, count),
         }
     }
 
