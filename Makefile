@@ -57,9 +57,11 @@ test-ecosystem:
 peers:
 	bench/peers/install
 
-# Longer tests: more crashes, with the release build.
+# Longer tests: more crashes, also of clusters, with the release build.
 soak: test-peers all
 	MAILRACE_KILL_ROUNDS=200 tests/run test_crash
+	export MAILRACE_CLUSTER_DIR=$$(mktemp -du); bench/cluster start && bench/cluster kill --rounds 20 && \
+	bench/cluster ledger; status=$$?; bench/cluster stop; exit $$status
 
 # Programs in place of milters, policy services and NATS servers, which the measurements use.
 stand-ins:

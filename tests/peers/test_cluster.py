@@ -4,89 +4,20 @@ Three NATS servers keep the second copies. The mail goes to a host that is close
 so that it waits in the queue of the node that then fails.
 """
 
-import os
 import shutil
 import signal
-import subprocess
 import time
 import unittest
 
-from harness import Client, await_that
-from hosts import Host
-from nats_servers import BINARY, NatsServers, TcpProxy
-from outbound import OutboundCase, text_message
-from peers.mailrace import route
-from peers.smtp import free_port
+from cluster_case import LEASE_SECONDS, ClusterCase
+from harness import Client
+from nats_servers import TcpProxy
+from outbound import text_message
 
-_MESSAGES = 30
-_LEASE_SECONDS = 3
 _LANE_LOST = 4  # the exit status
-# A host that comes back gets its mail soon.
-_RETRY = 'first = "300ms", factor = 1.0, jitter = 0.0'
-_PROBE = 'probe = { first = "300ms", factor = 1.0, longest = "300ms" }'
-_CLUSTER = """
-[cluster]
-name = "test"
-node = "{node}"
-servers = [{servers}]
-lease = "{lease}s"
-"""
 
 
-@unittest.skipUnless(os.access(BINARY, os.X_OK), "nats-server is missing")
-class Cluster(OutboundCase):
-    def setUp(self):
-        super().setUp()
-        self.nats = self.ending(NatsServers(self.folder))
-        self.nats.start()
-        self.next_hop = free_port()
-
-    def node(self, name, urls=None):
-        """A node, which is not started yet."""
-        servers = ", ".join(f'"{url}"' for url in urls or self.nats.urls)
-        cluster = _CLUSTER.format(node=name, servers=servers, lease=_LEASE_SECONDS)
-        extra = route("far.test", f"[127.0.0.1]:{self.next_hop}") + cluster
-        return self.configure(name, extra=extra, retry=_RETRY, smtp=_PROBE)
-
-    def open_host(self):
-        """The host that all mail waits for."""
-        return self.ending(Host(port=self.next_hop))
-
-    def fill(self, server, count=_MESSAGES):
-        """Sends messages, the last one too large for the log; returns their subjects."""
-        subjects = [f"{server.folder.parent.name}-{number}" for number in range(count)]
-        with Client(server.port) as client:
-            client.greet()
-            for subject in subjects:
-                body = "x" * 70 + "\r\n"
-                message = text_message(subject, body * (30_000 if subject is subjects[-1] else 20))
-                reply = client.deliver(message, f"{subject}@far.test")
-                self.assertEqual(reply.code, 250, reply)
-        return subjects
-
-    def subjects(self, host):
-        """The subjects of the accepted messages, sorted."""
-        found = [received.content.split(b"Subject: ", 1)[1].split(b"\r\n", 1)[0] for received in host.accepted]
-        return sorted(subject.decode() for subject in found)
-
-    def await_delivery(self, host, subjects, server):
-        """Waits until each message has come, and returns those that came."""
-        await_that(lambda: set(subjects) <= set(self.subjects(host)), f"{len(subjects)} messages", server, 60)
-        return self.subjects(host)
-
-    def command(self, server, *words):
-        argv = [str(server.binary), "--config", str(server.config), *words]
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
-        self.assertEqual(done.returncode, 0, done.stderr)
-        return done.stdout
-
-    def await_takeover(self, *servers):
-        """Waits until one of the servers has taken over a lane; returns that server."""
-        def taken():
-            return [one for one in servers if "took over a lane" in one.log.read_text()]
-
-        return await_that(taken, "a lane is taken over", servers[0], 60)[0]
-
+class Cluster(ClusterCase):
     def test_a_node_that_burns_is_replaced_with_all_its_mail(self):
         first, second, third = (self.node(name) for name in ("first", "second", "third"))
         for server in (first, second, third):
@@ -98,7 +29,7 @@ class Cluster(OutboundCase):
         heir = self.await_takeover(second, third)
         self.assertLess(time.monotonic() - begin, 20)
         self.assertEqual(sum("took over a lane" in one.log.read_text() for one in (second, third)), 1)
-        self.assertEqual(heir.queued(), len(subjects))
+        self.assertEqual(self.queued(heir), len(subjects))
         host = self.open_host()
         came = self.await_delivery(host, subjects, heir)
         self.assertEqual(came, sorted(subjects), "a message came twice")
@@ -119,7 +50,7 @@ class Cluster(OutboundCase):
         subjects = self.fill(server)
         server.kill()
         server.start()
-        self.assertEqual(server.queued(), len(subjects))
+        self.assertEqual(self.queued(server), len(subjects))
         host = self.open_host()
         self.assertEqual(self.await_delivery(host, subjects, server), sorted(subjects))
         self.assertIn("owner", self.command(server, "cluster", "status"))
@@ -132,7 +63,7 @@ class Cluster(OutboundCase):
         first.kill()
         self.await_takeover(second)
         first.start()
-        self.assertEqual(first.queued(), 0)
+        self.assertEqual(self.queued(first), 0)
         host = self.open_host()
         self.assertEqual(self.await_delivery(host, subjects, second), sorted(subjects))
         self.assertNotIn("a folder holds a lane", first.log.read_text(), "all of it was copied")
@@ -147,12 +78,12 @@ class Cluster(OutboundCase):
         self.await_takeover(second)
         host = self.open_host()
         # The whole pause: the node must not deliver when it wakes, however late.
-        time.sleep(30 - _LEASE_SECONDS)
+        time.sleep(30 - LEASE_SECONDS)
         first.process.send_signal(signal.SIGCONT)
         self.assertEqual(first.process.wait(60), _LANE_LOST)
         self.assertEqual(self.await_delivery(host, subjects, second), sorted(subjects))
         first.start()
-        self.assertEqual(first.queued(), 0)
+        self.assertEqual(self.queued(first), 0)
 
     def test_a_node_that_is_cut_off_accepts_and_delivers_nothing(self):
         proxies = [self.ending(TcpProxy(port)) for port in self.nats.ports]

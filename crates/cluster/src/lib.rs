@@ -14,6 +14,7 @@ mod clock;
 pub mod codec;
 mod config;
 mod credentials;
+pub mod departures;
 mod jetstream;
 pub mod lane;
 mod lane_task;
@@ -32,6 +33,9 @@ pub use jetstream::{
 };
 pub use lane_task::{ClaimedLane, LaneEnd, LaneHandle, LaneStatus, LaneTask, ReadMessage};
 pub use names::{ClusterName, InvalidName, NodeName};
-pub use node::{AdmitMessages, ClusterNode, LaneLostCallback, LaneReport, NodeError, NodeParts, StartingNode};
+pub use node::{
+    AdmitMessages, AdoptError, AnswerRequest, ClusterNode, LaneLostCallback, LaneReport, LimitUse, NodeAnswers,
+    NodeError, NodeFigures, NodeParts, NodeSharing, SharingCallbacks, StartingNode,
+};
 pub use step::ClusterStep;
 pub use thread::ClusterThread;

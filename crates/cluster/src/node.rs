@@ -15,9 +15,13 @@ mod adoption;
 mod claim;
 mod closing;
 mod copies;
+mod figures;
 mod folders;
 mod replay;
+mod requests;
+mod sharing;
 mod start;
+mod usage;
 mod watch;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,7 +29,7 @@ use std::fmt::Display;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use mail::{LogLevel, ServerLog};
 use parking_lot::Mutex;
@@ -38,8 +42,15 @@ use crate::{
     StreamError, WRITE_INTERVAL, control_subject,
 };
 
+pub use adoption::AdoptError;
+use figures::NodeCounters;
+pub use figures::NodeFigures;
 use folders::LaneFolders;
+pub use requests::{AnswerRequest, NodeAnswers};
+use sharing::{DepartureCounters, NodeMessages};
+pub use sharing::{NodeSharing, SharingCallbacks};
 pub use start::StartingNode;
+pub use usage::LimitUse;
 
 /// How long a stop waits for the records that hand lanes over.
 const RELEASE_TIME_MAX: Duration = Duration::from_secs(5);
@@ -47,6 +58,8 @@ const RELEASE_TIME_MAX: Duration = Duration::from_secs(5);
 const ASK_TIME_MAX: Duration = Duration::from_secs(5);
 /// The pause before a request that has failed is sent again.
 const RETRY_DELAY: Duration = Duration::from_millis(500);
+/// The nodes are counted once for this many writes of an entry.
+const WRITES_PER_COUNT: u64 = 2;
 
 /// Called with a lane, and the reason why it is this node's no more.
 pub type LaneLostCallback = Box<dyn Fn(LaneId, &str) + Send + Sync>;
@@ -130,6 +143,12 @@ struct NodeShared {
     watched: Mutex<BTreeMap<LaneId, watch::WatchedLane>>,
     /// Lanes that are being claimed or restored.
     adopting: Mutex<BTreeSet<LaneId>>,
+    /// Owned lanes that were another node's before.
+    adopted: Mutex<BTreeSet<LaneId>>,
+    counters: NodeCounters,
+    departures: DepartureCounters,
+    /// What was said before somebody listens.
+    node_messages: Mutex<Option<NodeMessages>>,
     /// The spool is closed: a lane that is lost now is no concern of this process.
     stopping: AtomicBool,
 }
@@ -141,6 +160,8 @@ pub struct LaneReport {
     pub lane: LaneId,
     /// Its figures; None: another node owns it.
     pub status: Option<LaneStatus>,
+    /// This node owns it, and has taken it over.
+    pub adopted: bool,
 }
 
 impl ClusterNode {
@@ -151,11 +172,15 @@ impl ClusterNode {
     /// The lanes that this node owns, and those that it watches.
     pub fn lanes(&self) -> Vec<LaneReport> {
         let owned = self.shared.step.lanes();
-        let report = |handle: &LaneHandle| LaneReport { lane: handle.lane(), status: Some(handle.status()) };
+        let adopted = self.shared.adopted.lock().clone();
+        let report = |handle: &LaneHandle| {
+            let lane = handle.lane();
+            LaneReport { lane, status: Some(handle.status()), adopted: adopted.contains(&lane) }
+        };
         let mut reports: Vec<LaneReport> = owned.iter().map(report).collect();
         let watched: Vec<LaneId> = self.shared.watched.lock().keys().copied().collect();
         let others = watched.into_iter().filter(|lane| !owned.iter().any(|handle| handle.lane() == *lane));
-        reports.extend(others.map(|lane| LaneReport { lane, status: None }));
+        reports.extend(others.map(|lane| LaneReport { lane, status: None, adopted: false }));
         reports.sort_by_key(|report| report.lane);
         reports
     }
@@ -197,13 +222,26 @@ impl ClusterNode {
 impl NodeShared {
     /// Writes the entry of this node, for ever.
     async fn keep_entry(self: Arc<Self>) {
-        loop {
+        for write in 0_u64.. {
             // An entry that is missing only means that others do not see this node in a list.
             if let Ok(nodes) = self.connection.nodes().await {
-                drop(nodes.write(&self.parts.config.node, &self.entry()).await);
+                let begin = Instant::now();
+                if nodes.write(&self.parts.config.node, &self.entry()).await.is_ok() {
+                    self.counters.set_round_trip(begin.elapsed());
+                }
+                if write % WRITES_PER_COUNT == 0
+                    && let Ok(alive) = nodes.list().await
+                {
+                    self.counters.set_nodes(alive.len());
+                }
             }
             sleep(WRITE_INTERVAL).await;
         }
+    }
+
+    /// Whether this node has the lane, or is taking it over.
+    fn owns(&self, lane: LaneId) -> bool {
+        self.step.lanes().iter().any(|handle| handle.lane() == lane) || self.adopting.lock().contains(&lane)
     }
 
     fn entry(&self) -> NodeEntry {

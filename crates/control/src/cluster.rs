@@ -1,7 +1,12 @@
 //! What operators ask about the cluster. The server that belongs to it answers, behind a trait; this
 //! module knows no more of a cluster than its words.
 
+use std::time::Duration;
+
 use serde::Serialize;
+
+/// The names of nodes, each with its answer, or the reason why there is none.
+pub type NodeReplies = Vec<(String, Result<Vec<u8>, String>)>;
 
 /// The cluster, as far as operators can ask it. Its methods may wait for other machines, but not for
 /// long.
@@ -18,6 +23,62 @@ pub trait ClusterOperator: Send + Sync {
 
     /// Stops this node, and hands its lanes to the others at once.
     fn drain(&self);
+
+    /// Takes over a lane now, without waiting until its lease is over.
+    ///
+    /// # Errors
+    ///
+    /// There is no such lane, its owner is alive, or it cannot be claimed; the text says which.
+    fn adopt(&self, lane: &str) -> Result<(), String>;
+
+    /// Sends a question to other nodes that are alive, or only to the named one, all at the same time.
+    /// Each has an answer or the reason why there is none.
+    ///
+    /// # Errors
+    ///
+    /// Nobody knows which nodes there are; the text says why.
+    fn ask(&self, node: Option<&str>, question: &[u8]) -> Result<NodeReplies, String>;
+
+    /// The name of this node.
+    fn node(&self) -> String;
+
+    /// How this node is doing, without asking others.
+    fn figures(&self) -> ClusterFigures;
+}
+
+/// How a node is doing. Counters count since its start.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ClusterFigures {
+    /// Whether a NATS server is connected.
+    pub connected: bool,
+    /// How often the connection broke.
+    pub disconnections: u64,
+    /// Bytes sent to the servers, and received from them.
+    pub traffic: [(&'static str, u64); 2],
+    /// How long the servers took to store the last entry of this node; None: none is stored.
+    pub round_trip: Option<Duration>,
+    /// The nodes that are alive, as this one knows.
+    pub nodes: u64,
+    /// Lanes by role.
+    pub lanes: [(&'static str, u64); 3],
+    /// Owned lanes whose mail may not be delivered now.
+    pub lanes_without_lease: u64,
+    /// The shortest lease of an owned lane; None without one.
+    pub lease_left_min: Option<Duration>,
+    /// Bytes that wait for their second copy.
+    pub waiting_bytes: u64,
+    /// Bytes of the records in the streams of the owned lanes.
+    pub stored_bytes: u64,
+    /// Messages that are live in them.
+    pub live_messages: u64,
+    /// Batches by whether they got their second copy.
+    pub batches: [(&'static str, u64); 2],
+    /// Records that the servers refused, or did not answer for.
+    pub publishes_failed: u64,
+    /// Lanes that were taken over.
+    pub takeovers: u64,
+    /// Departures to next hops with a rate, by where they were granted.
+    pub departures: [(&'static str, u64); 2],
 }
 
 /// A lane of the cluster.
@@ -25,7 +86,7 @@ pub trait ClusterOperator: Send + Sync {
 pub struct LaneReport {
     /// Its id, which begins the ids of its messages.
     pub lane: String,
-    /// `owner` or `watched`.
+    /// `owner`, `adopted` (an owner that has taken it over) or `watched`.
     pub role: &'static str,
     /// The epoch of its owner; None: not known here.
     pub epoch: Option<u64>,

@@ -123,17 +123,10 @@ impl ControlHandler {
                 let nodes = self.cluster()?.nodes().map_err(ControlError::Refused)?;
                 write_rows(&nodes, out)?;
             }
-            ControlRequest::ClusterDrain => {
-                let cluster = self.cluster()?;
-                self.logged(
-                    caller,
-                    &ControlRequest::ClusterDrain,
-                    |()| "stopping".into(),
-                    || {
-                        cluster.drain();
-                        Ok(())
-                    },
-                )?;
+            order @ ControlRequest::ClusterDrain => self.drain_node(caller, &order)?,
+            ControlRequest::ClusterAdopt { lane } => self.adopt_lane(caller, lane)?,
+            ControlRequest::Nodes { node, request } => {
+                write_rows(&self.ask_nodes(caller, node.as_deref(), &request)?, out)?;
             }
             ControlRequest::Drain(request) => self.drain(caller, request)?,
             ControlRequest::Reload => write_rows(&[self.reload(caller)?], out)?,
@@ -176,9 +169,25 @@ impl ControlHandler {
         )
     }
 
-    fn cluster(&self) -> ControlResult<&dyn ClusterOperator> {
+    pub(super) fn cluster(&self) -> ControlResult<&dyn ClusterOperator> {
         let none = || ControlError::Refused("the server belongs to no cluster: [cluster] is not configured".into());
         self.shared.cluster.as_deref().ok_or_else(none)
+    }
+
+    fn drain_node(&self, caller: &str, order: &ControlRequest) -> ControlResult<()> {
+        let cluster = self.cluster()?;
+        let drain = || {
+            cluster.drain();
+            Ok(())
+        };
+        self.logged(caller, order, |()| "stopping".into(), drain)
+    }
+
+    fn adopt_lane(&self, caller: &str, lane: String) -> ControlResult<()> {
+        let cluster = self.cluster()?;
+        let order = ControlRequest::ClusterAdopt { lane: lane.clone() };
+        let adopt = || cluster.adopt(&lane).map_err(ControlError::Refused);
+        self.logged(caller, &order, |()| "taken over".into(), adopt)
     }
 
     pub(super) fn with_queues<T: Send + 'static>(
@@ -667,6 +676,7 @@ impl ControlHandler {
             relaxed_durability: self.parts.relaxed_durability,
             commit_micros: self.parts.intake.commit_micros.read(),
             spool: self.parts.intake.spool.stats(),
+            cluster: self.shared.cluster.as_ref().map(|cluster| cluster.figures()),
             tables: self.parts.tables.all().filter_map(|(_, it)| Some((it.name().into(), it.stats()?))).collect(),
         })
     }

@@ -35,6 +35,8 @@
 //! | `acme-renew {"name": NAME}` | a number: certificates for which the next attempt comes now |
 //! | `cluster-status` | an object for each lane of the cluster |
 //! | `cluster-nodes` | an object for each node that is alive |
+//! | `cluster-adopt {"lane": LANE}` | nothing; the server takes the lane over |
+//! | `nodes {"node": NAME, "request": {REQUEST}}` | an object for each node: its answer to the request, or why there is none |
 //! | `cluster-drain` | nothing; the server hands its lanes over and stops |
 //! | `history {"id": QUEUE-ID}` | an object: what the log has about the message |
 //! | `drain {"within": "5m"}` | nothing; the server takes no mail, delivers for that time, and stops |
@@ -53,6 +55,7 @@ mod explain;
 mod handler;
 mod history;
 mod lanes;
+mod line_answer;
 pub mod list;
 mod live;
 pub mod load;
@@ -61,6 +64,7 @@ mod message;
 pub mod message_history;
 pub mod message_text;
 mod metrics;
+pub mod nodes;
 mod pages;
 mod pattern;
 pub mod pauses;
@@ -102,7 +106,7 @@ use sender_auth::srs::SrsCounters;
 
 pub use adaptive::{AdaptiveValue, Bounds};
 pub use certificates::CertificateParts;
-pub use cluster::{ClusterOperator, LaneReport, NodeReport};
+pub use cluster::{ClusterFigures, ClusterOperator, LaneReport, NodeReplies, NodeReport};
 pub use current_handler::CurrentHandler;
 pub use explain::{AddressExplainer, Deliverability};
 pub use handler::ControlHandler;

@@ -1,6 +1,7 @@
 //! The metrics of the server, in the Prometheus text format. No label value comes from outside:
 //! they are names of queues, tables, access rules and disks in the configuration, or fixed words.
 
+mod cluster;
 mod openmetrics;
 mod tables;
 mod text;
@@ -22,6 +23,7 @@ use spool::Stats;
 
 use text::MetricsText;
 
+use crate::ClusterFigures;
 use crate::certificates::CertificateStatus;
 
 pub(crate) use openmetrics::to_openmetrics;
@@ -182,6 +184,8 @@ pub(crate) struct MetricsSnapshot {
     pub commit_micros: Histogram,
     /// The spool's counters.
     pub spool: Stats,
+    /// The cluster, if the server belongs to one.
+    pub cluster: Option<ClusterFigures>,
     /// The counters of tables that have any, by name.
     pub tables: Vec<(Box<str>, lookup::LookupStats)>,
 }
@@ -235,6 +239,7 @@ pub(crate) fn render(snapshot: &MetricsSnapshot) -> String {
     let help = "Time from the end of a message's checks to its 250";
     out.histogram("mailrace_commit_seconds", help, &snapshot.commit_micros, 1e6);
     write_spool(&snapshot.spool, &mut out);
+    snapshot.cluster.iter().for_each(|figures| cluster::write_cluster(figures, &mut out));
     tables::write_tables(&snapshot.tables, &mut out);
     out.into()
 }
@@ -497,6 +502,23 @@ mod tests {
             relaxed_durability: true,
             commit_micros: Histogram::default(),
             spool: stats(),
+            cluster: Some(ClusterFigures {
+                connected: true,
+                disconnections: 1,
+                traffic: [("sent", 12_000), ("received", 3000)],
+                round_trip: Some(std::time::Duration::from_micros(1500)),
+                nodes: 3,
+                lanes: [("own", 1), ("adopted", 2), ("watched", 4)],
+                lanes_without_lease: 1,
+                lease_left_min: None,
+                waiting_bytes: 600,
+                stored_bytes: 7000,
+                live_messages: 8,
+                batches: [("stored", 9), ("failed", 1)],
+                publishes_failed: 2,
+                takeovers: 2,
+                departures: [("shared", 40), ("own part", 5)],
+            }),
             tables: Vec::new(),
         };
         insta::assert_snapshot!(render(&snapshot));

@@ -140,8 +140,21 @@ pub enum ControlRequest {
     ClusterStatus,
     /// Shows its nodes.
     ClusterNodes,
+    /// Takes over a lane.
+    ClusterAdopt {
+        /// The lane.
+        lane: String,
+    },
     /// Hands the lanes of this node to others, and stops.
     ClusterDrain,
+    /// Sends a request to the nodes of the cluster.
+    Nodes {
+        /// The only node to ask; none: all.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        node: Option<String>,
+        /// The request; see [`ControlRequest::is_for_nodes`].
+        request: Box<ControlRequest>,
+    },
     /// Shows metrics.
     Status,
     /// Drains the queue, and stops.
@@ -205,9 +218,30 @@ impl ControlRequest {
             | ControlRequest::AcmeRenew { .. }
             | ControlRequest::ClusterDrain
             | ControlRequest::Drain(_)
+            | ControlRequest::ClusterAdopt { .. }
             | ControlRequest::Reload => true,
             _ => false,
         }
+    }
+
+    /// Whether nodes of a cluster take it from one another: it concerns their queues, and its answer is
+    /// not longer than what they hold in memory.
+    pub fn is_for_nodes(&self) -> bool {
+        matches!(
+            self,
+            ControlRequest::Count(_)
+                | ControlRequest::List(_)
+                | ControlRequest::Summary { .. }
+                | ControlRequest::Hold(_)
+                | ControlRequest::Release(_)
+                | ControlRequest::Retry(_)
+                | ControlRequest::Remove(_)
+                | ControlRequest::Bounce(_)
+                | ControlRequest::ExplainAddress { .. }
+                | ControlRequest::ExplainMessage { .. }
+                | ControlRequest::Adaptive
+                | ControlRequest::Status
+        )
     }
 }
 
@@ -308,6 +342,12 @@ mod tests {
             ControlRequest::ClusterStatus,
             ControlRequest::ClusterNodes,
             ControlRequest::ClusterDrain,
+            ControlRequest::ClusterAdopt { lane: name() },
+            ControlRequest::Nodes { node: None, request: Box::new(ControlRequest::Status) },
+            ControlRequest::Nodes {
+                node: Some(name()),
+                request: Box::new(ControlRequest::List(sample::filter(&["--queue", "d"]))),
+            },
             ControlRequest::ReportsShow,
             ControlRequest::ReportsSend { domain: name() },
             ControlRequest::Load,

@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 
 use super::REQUEST_OCTETS_MAX;
 use super::current_handler::CurrentHandler;
-use super::handler::{ControlError, ControlHandler};
+use super::handler::ControlHandler;
+use super::line_answer;
 use super::live::Sampler;
 use mail::LogLevel;
 
@@ -148,12 +149,7 @@ impl ControlListener {
 fn serve_client(handler: &ControlHandler, stream: &UnixStream) {
     let result = read_request(stream).and_then(|request| {
         let mut out = BufWriter::new(DeadlineStream::new(stream));
-        match handler.handle(&request, &caller(stream), &mut out) {
-            Ok(()) => writeln!(out, "done")?,
-            Err(ControlError::Io(error)) => return Err(error),
-            Err(ControlError::Refused(why) | ControlError::NotFound(why)) => writeln!(out, "no: {}", printable(&why))?,
-            Err(why) => writeln!(out, "failed: {}", printable(&why.to_string()))?,
-        }
+        line_answer::write_answer(handler, &request, &caller(stream), &mut out)?;
         out.flush()
     });
     if let Err(error) = result {
@@ -170,11 +166,6 @@ fn caller(stream: &UnixStream) -> String {
         Ok(peer) => format!("uid {}", peer.uid.as_raw()),
         Err(_) => "an unknown user".to_owned(),
     }
-}
-
-/// Keeps the answer on one line, whatever the request contained.
-fn printable(text: &str) -> String {
-    text.replace(char::is_control, " ")
 }
 
 fn log_error(handler: &ControlHandler, error: &io::Error) {

@@ -40,8 +40,8 @@ mod workers;
 use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use mail::ScramKeys;
@@ -241,6 +241,14 @@ struct Shared {
     scram_iterations: u32,
     started: Instant,
     counters: Arc<Counters>,
+    /// Counts failures on other servers, too.
+    failed_logins: Arc<OnceLock<Arc<dyn FailedLogins>>>,
+}
+
+/// Takes the logins that have failed here, to count them on other servers. It must not wait.
+pub trait FailedLogins: Send + Sync {
+    /// A login of this user has failed.
+    fn report(&self, user: &str, client: IpAddr);
 }
 
 enum SourceState {
@@ -316,6 +324,7 @@ impl CredentialChecker {
             scram_iterations: settings.scram_iterations.min(SCRAM_ITERATIONS_MAX),
             started: before.map_or_else(Instant::now, |(before, _)| before.started),
             counters: before.map(|(before, _)| before.counters.clone()).unwrap_or_default(),
+            failed_logins: before.map(|(before, _)| before.failed_logins.clone()).unwrap_or_default(),
         })))
     }
 
@@ -450,7 +459,19 @@ impl CredentialChecker {
 
     fn admit(&self, user: &str, client: IpAddr) -> Option<PendingLogin> {
         let attempt = self.0.throttle.lock().admit_attempt(self.0.now(), user, client)?;
-        Some(PendingLogin { shared: self.0.clone(), attempt: Some(attempt) })
+        let reported = self.0.failed_logins.get().map(|_| (user.into(), client));
+        Some(PendingLogin { shared: self.0.clone(), attempt: Some(attempt), reported })
+    }
+
+    /// Reports failures to other servers from now on, also those of successors. Only the first call counts.
+    pub fn share_failures(&self, failed_logins: Arc<dyn FailedLogins>) {
+        // A second one would be the same.
+        let _ = self.0.failed_logins.set(failed_logins);
+    }
+
+    /// Counts a login that has failed on another server.
+    pub fn count_failure_elsewhere(&self, user: &str, client: IpAddr) {
+        self.0.throttle.lock().count_failure_elsewhere(self.0.now(), user, client);
     }
 }
 
@@ -569,6 +590,8 @@ enum ScramKeyLookup {
 pub struct PendingLogin {
     shared: Arc<Shared>,
     attempt: Option<LoginAttempt>,
+    /// Who tries, if failures are reported.
+    reported: Option<(Box<str>, IpAddr)>,
 }
 
 impl PendingLogin {
@@ -603,8 +626,10 @@ impl PendingLogin {
     }
 
     fn settle(&mut self, end: LoginAttemptOutcome) {
-        if let Some(attempt) = self.attempt.take() {
-            self.shared.throttle.lock().finish_attempt(self.shared.now(), attempt, end);
+        let Some(attempt) = self.attempt.take() else { return };
+        let has_failed = self.shared.throttle.lock().finish_attempt(self.shared.now(), attempt, end);
+        if has_failed && let (Some((user, client)), Some(others)) = (&self.reported, self.shared.failed_logins.get()) {
+            others.report(user, *client);
         }
     }
 }

@@ -141,14 +141,7 @@ impl Throttle {
     /// moment; `user` is the folded name.
     pub fn admit_attempt(&mut self, now: Duration, user: &str, client: IpAddr) -> Option<LoginAttempt> {
         let settings = &self.settings;
-        let is_bound = !settings.shared_clients.contains(client);
-        let client = client_network(client);
-        let attempt = LoginAttempt {
-            pair: self.hasher.hash_one((user, client)),
-            client: is_bound.then(|| self.hasher.hash_one(client)),
-            user: self.hasher.hash_one(user),
-            charged: None,
-        };
+        let attempt = self.attempt(user, client);
         let window = settings.window;
         let pair = self.pairs.find(attempt.pair).map(|pair| pair.refreshed(now, window, &settings.pair));
         let is_known = pair.is_some_and(|pair| pair.known_until > now);
@@ -186,8 +179,17 @@ impl Throttle {
         attempt.charged = Some(now);
     }
 
-    /// Settles an attempt.
-    pub fn finish_attempt(&mut self, now: Duration, attempt: LoginAttempt, end: LoginAttemptOutcome) {
+    /// Counts a failure that happened on another server.
+    pub fn count_failure_elsewhere(&mut self, now: Duration, user: &str, client: IpAddr) {
+        let window = self.settings.window;
+        let attempt = self.attempt(user, client);
+        for (table, key, bound, _) in self.counters_of(&attempt) {
+            table.refresh_or_insert(key, now, window, bound).fail(now, bound);
+        }
+    }
+
+    /// Settles an attempt. Returns whether it counts as a failure.
+    pub fn finish_attempt(&mut self, now: Duration, attempt: LoginAttempt, end: LoginAttemptOutcome) -> bool {
         let window = self.settings.window;
         let is_again = match (end, self.pairs.find_mut(attempt.pair)) {
             (LoginAttemptOutcome::WrongPassword(mark), Some(pair)) => pair.is_free_repeat(now, mark, Duration::ZERO),
@@ -224,6 +226,19 @@ impl Throttle {
                 }
             }
             LoginAttemptOutcome::Failed | LoginAttemptOutcome::NotChecked => {}
+        }
+        is_failure
+    }
+
+    /// The keys of an attempt of this user.
+    fn attempt(&self, user: &str, client: IpAddr) -> LoginAttempt {
+        let is_bound = !self.settings.shared_clients.contains(client);
+        let client = client_network(client);
+        LoginAttempt {
+            pair: self.hasher.hash_one((user, client)),
+            client: is_bound.then(|| self.hasher.hash_one(client)),
+            user: self.hasher.hash_one(user),
+            charged: None,
         }
     }
 

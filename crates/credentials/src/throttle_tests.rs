@@ -43,6 +43,20 @@ fn fails(throttle: &mut Throttle, now: Duration, user: &str, client: IpAddr) -> 
 }
 
 #[test]
+fn failures_on_other_servers_count_and_are_not_reported_again() {
+    let (mut here, mut there) = (Throttle::new(settings()), Throttle::new(settings()));
+    for mark in 0..3 {
+        let attempt = here.admit_attempt(at(0), "bob", address(1)).unwrap();
+        assert!(here.finish_attempt(at(0), attempt, LoginAttemptOutcome::WrongPassword(mark)));
+        there.count_failure_elsewhere(at(0), "bob", address(1));
+    }
+    assert!(!fails(&mut there, at(0), "bob", address(1)), "three failures elsewhere");
+    assert!(fails(&mut there, at(0), "bob", address(2)));
+    let attempt = there.admit_attempt(at(0), "eve", address(3)).unwrap();
+    assert!(!there.finish_attempt(at(0), attempt, LoginAttemptOutcome::Succeeded));
+}
+
+#[test]
 fn delays_begin_after_so_many_failures_and_double_up_to_a_maximum() {
     let mut throttle = Throttle::new(settings());
     for _ in 0..3 {

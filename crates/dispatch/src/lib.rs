@@ -23,6 +23,7 @@ mod lane_fence;
 mod local_deliverer;
 mod message_cache;
 mod message_route;
+mod next_hop_sharing;
 mod outcome_counters;
 mod outcome_handler;
 mod outcome_writer;
@@ -51,7 +52,7 @@ use lookup::Table;
 use lookup::directory::RecipientDirectory;
 use mail::{MailEvent, Timestamp, TlsProof, TlsSessionLog};
 use parking_lot::Mutex;
-use queue::{ContactResult, DestinationId, NextHopRoute, RecipientVerdict};
+use queue::{ContactResult, DestinationId, GrantedDepartures, NextHopRoute, RecipientVerdict};
 use spool::{CommitError, LiveMessage, ReadError, Spool};
 
 use mail::LogLevel;
@@ -69,6 +70,7 @@ use local_deliverer::LocalDeliverer;
 pub use local_deliverer::LocalTransport;
 use message_cache::{CachedMessage, MessageCache};
 pub use message_route::{MessageRoute, MessageRoutes, RouteChoice, RoutedRecipient, TransportTraits};
+pub use next_hop_sharing::NextHopSharing;
 pub use outcome_counters::OutcomeCounters;
 use outcome_handler::OutcomeHandler;
 use outcome_writer::OutcomeWriter;
@@ -117,6 +119,10 @@ enum SchedulerMsg {
     SetDelivery(AllowedDeliveries),
     /// Runs on the scheduler's thread, to read or change the queues.
     WithQueues(Box<dyn FnOnce(&mut Queues) + Send>),
+    /// Departures to this next hop were granted.
+    Granted(Box<str>, GrantedDepartures),
+    /// Another server has found this next hop to be lame.
+    LameElsewhere(Box<str>),
     /// Reports when nothing is left to deliver.
     WatchDrain(DrainWatch),
     /// Switches to another configuration.
@@ -196,6 +202,8 @@ pub struct DispatcherParts {
     pub lane_fence: Option<Arc<dyn LaneFence>>,
     /// Where the operator redirects mail to.
     pub redirects: Redirects,
+    /// Other servers that deliver to the same next hops; None: there are none.
+    pub next_hop_sharing: Option<Arc<dyn NextHopSharing>>,
     /// The log.
     pub log: Arc<dyn ServerLog>,
 }
@@ -277,7 +285,7 @@ impl Dispatcher {
         scheduler: SchedulerHandle,
         receiver: SchedulerReceiver,
     ) -> io::Result<Dispatcher> {
-        let DispatcherParts { spool, queues, config, smtp_threads, launcher, lane_fence, redirects, .. } = parts;
+        let DispatcherParts { spool, queues, config, smtp_threads, launcher, lane_fence, next_hop_sharing, redirects, .. } = parts;
         let (attempts, tls_sessions, log) = (parts.outcome_counters, parts.tls_sessions, parts.log);
         let DispatcherConfig { directory, tables, rules, router, transports, local_transports, notices, hostname } =
             config;
@@ -317,6 +325,7 @@ impl Dispatcher {
             outcome_handler: OutcomeHandler::new(outcome_writer, dsn_sender, hostname, attempts, log),
             delay_notices,
             lane_fence,
+            next_hop_sharing,
         };
         let scheduler_loop = Scheduler::new(queues, Classifier::new(rules), workers);
         let run = move || {
@@ -431,6 +440,17 @@ impl SchedulerHandle {
     /// lane.
     pub fn admit(&self, messages: Vec<LiveMessage>) {
         self.send(SchedulerMsg::Committed(messages));
+    }
+
+    /// Answers a request for departures ([`NextHopSharing`]): the first one is after this time.
+    pub fn grant_departures(&self, next_hop: &str, first_in: Duration, interval: Duration, count: u32) {
+        let first = Timestamp::from(SystemTime::now()) + first_in;
+        self.send(SchedulerMsg::Granted(next_hop.into(), GrantedDepartures { first, interval, count }));
+    }
+
+    /// Another server has found a next hop to be lame.
+    pub fn report_lame_elsewhere(&self, next_hop: &str) {
+        self.send(SchedulerMsg::LameElsewhere(next_hop.into()));
     }
 
     /// Runs `question` on the scheduler's thread, which waits for it. None if the flow has stopped.

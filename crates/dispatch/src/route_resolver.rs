@@ -17,7 +17,7 @@ use delivery::pipe::PipeConfig;
 use delivery::remote::{NextHop, NextHopAddress, RemoteDeliveryConfig};
 use lookup::Table;
 use mail::{EnhancedCode, Outcome, Rate, Reply, Timestamp};
-use queue::{ConcurrencyFeedback, ConcurrencyPolicy, DestinationId, NextHopLimits, NextHopRoute, ProbePolicy};
+use queue::{ConcurrencyFeedback, ConcurrencyPolicy, DestinationId, NextHopLimits, NextHopRoute};
 use route::{DomainPattern, NextHopHosts, Route, RouteAnswer, Router};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
@@ -320,7 +320,7 @@ fn internal_limits() -> NextHopLimits {
         shrink: 1.0,
         adapt: ConcurrencyFeedback::ByAnswers,
     };
-    NextHopLimits { concurrency, rate: None, probe: ProbePolicy::default(), recipients_per_attempt_max: None }
+    NextHopLimits { concurrency, ..NextHopLimits::default() }
 }
 
 fn no_transport() -> Reply {

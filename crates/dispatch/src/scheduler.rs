@@ -10,7 +10,7 @@ use std::time::{Duration, Instant, SystemTime};
 use delivery::DeliveryResult;
 use load::policy::AllowedDeliveries;
 use mail::{EnhancedCode, Outcome, QueueId, Reply, Timestamp};
-use queue::{AttemptPurpose, ContactResult, DestinationId, OperatorAction, RecipientVerdict};
+use queue::{AttemptPurpose, ContactResult, DepartureRequest, DestinationId, OperatorAction, RecipientVerdict};
 use spool::{CommitError, LaneId, LiveMessage};
 
 use super::classifier::{ClassifiedMessage, Classifier, ClassifierRules};
@@ -19,6 +19,7 @@ use super::delivery_route::DeliveryRoute;
 use super::drain_watch::DrainWatch;
 use super::dsn_sender::{DelayNotices, DsnConfig};
 use super::lane_fence::{LaneFence, RefusedLanes};
+use super::next_hop_sharing::NextHopSharing;
 use super::outcome_handler::OutcomeHandler;
 use super::pipe_deliverer::{PipeDeliverer, PipeJob};
 use super::reclassification::Reclassification;
@@ -60,6 +61,8 @@ pub(super) struct SchedulerWorkers {
     pub(super) delay_notices: DelayNotices,
     /// Says whose mail may be delivered; None: all of it.
     pub(super) lane_fence: Option<Arc<dyn LaneFence>>,
+    /// Other servers that deliver to the same next hops; None: there are none.
+    pub(super) next_hop_sharing: Option<Arc<dyn NextHopSharing>>,
 }
 
 /// A new configuration. Everything in it is ready, so that applying it cannot fail.
@@ -123,6 +126,7 @@ impl Scheduler {
             // Before sleeping: dispatch may have found destinations without a route, and ended
             // attempts that contact no host. No message reports either.
             self.request_routes();
+            self.tell_others();
             self.record();
             self.pick_for_reclassification();
             let patience = if is_drained { self.sleep_time() } else { Duration::ZERO };
@@ -197,6 +201,8 @@ impl Scheduler {
             SchedulerMsg::ReadFailed(attempt, why) => self.postpone(attempt, why),
             SchedulerMsg::SetDelivery(delivery) => self.set_delivery(delivery),
             SchedulerMsg::WithQueues(question) => question(&mut self.queues),
+            SchedulerMsg::Granted(next_hop, granted) => self.queues.grant_departures(now(), &next_hop, granted),
+            SchedulerMsg::LameElsewhere(next_hop) => self.queues.report_lame_elsewhere(now(), &next_hop),
             SchedulerMsg::WatchDrain(watch) => self.drain_watch = Some(watch),
             SchedulerMsg::Reconfigure(change) => self.reconfigure(*change),
             SchedulerMsg::Stop(at) => self.stopping = Some(at),
@@ -235,6 +241,18 @@ impl Scheduler {
     fn request_routes(&mut self) {
         while let Some(destination) = self.queues.next_unrouted() {
             self.request_route(destination);
+        }
+    }
+
+    /// Tells other servers what concerns them.
+    fn tell_others(&mut self) {
+        while let Some(request) = self.queues.next_departure_request() {
+            let DepartureRequest { next_hop, interval, count } = request;
+            let others = self.workers.next_hop_sharing.iter();
+            others.for_each(|others| others.request_departures(&next_hop, interval, count));
+        }
+        while let Some(next_hop) = self.queues.next_newly_lame() {
+            self.workers.next_hop_sharing.iter().for_each(|others| others.announce_lame(&next_hop));
         }
     }
 

@@ -20,8 +20,9 @@ mod usage;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 use mail::{Allowance, Networks};
 use parking_lot::Mutex;
@@ -126,9 +127,16 @@ pub struct LimitStats {
     pub forgotten: u64,
 }
 
+/// Takes what is used here, to count it on other servers too. It must not wait.
+pub trait SharedUsage: Send + Sync {
+    /// A key of a limit has used this much. The key is a digest.
+    fn count(&self, limit: &str, quantity: Quantity, key: [u8; 16], cost: u64);
+}
+
 /// All limits: makes the [`Check`]s of sessions, which keep nothing.
 pub struct RateLimits {
     limits: Vec<RunningLimit>,
+    shared: OnceLock<Arc<dyn SharedUsage>>,
 }
 
 impl RateLimits {
@@ -143,7 +151,20 @@ impl RateLimits {
             usage: used.get(&*settings.name).map(|usage| Arc::clone(usage)).unwrap_or_default(),
             settings: settings.clone(),
         };
-        (!settings.is_empty()).then(|| RateLimits { limits: settings.iter().map(limit).collect() })
+        (!settings.is_empty())
+            .then(|| RateLimits { limits: settings.iter().map(limit).collect(), shared: OnceLock::new() })
+    }
+
+    /// Tells other servers what is used from now on. Only the first call counts.
+    pub fn share_usage(&self, shared: Arc<dyn SharedUsage>) {
+        // A second one would be the same.
+        let _ = self.shared.set(shared);
+    }
+
+    /// Counts what was used on another server, where a limit has the same name.
+    pub fn count_elsewhere(&self, limit: &str, quantity: Quantity, key: [u8; 16], cost: u64, now: Instant) {
+        let named = self.limits.iter().filter(|it| &*it.settings.name == limit);
+        named.for_each(|limit| limit.count(KeyDigest(key), quantity, cost, now));
     }
 
     /// The numbers of all limits.

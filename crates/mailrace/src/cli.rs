@@ -1,6 +1,7 @@
 //! The command line and its help, which clap makes from this file.
 
 mod acme;
+mod cluster;
 mod queue;
 mod reports;
 mod tune_runs;
@@ -21,6 +22,7 @@ use control::text::{DurationArg, SerdeAsText};
 use control::tokens::Role;
 
 pub use acme::AcmeCommand;
+pub use cluster::{ClusterCommand, NodeArgs};
 pub use queue::{
     PausedNameArgs, QueueActionArgs, QueueCommand, QueueHistoryArgs, QueueListArgs, QueuePauseArgs, QueueRedirectArgs,
     QueueShowArgs, RedirectedNameArgs,
@@ -161,9 +163,12 @@ pub enum Command {
     Spool(SpoolCommand),
     /// Show the metrics of the running server, and what it adapts itself
     Status {
-        /// Print one JSON object
+        /// Print one JSON object for each server
         #[arg(long)]
         json: bool,
+        /// The node to ask
+        #[command(flatten)]
+        node: NodeArgs,
     },
     /// Analyze log files
     #[command(subcommand)]
@@ -218,25 +223,6 @@ pub enum Command {
     },
 }
 
-/// Commands for a cluster of servers.
-#[derive(Debug, Subcommand)]
-pub enum ClusterCommand {
-    /// Show the lanes that this node owns or watches
-    Status {
-        /// Print a JSON object for each lane
-        #[arg(long)]
-        json: bool,
-    },
-    /// Show the nodes that are alive, and whether their configurations differ
-    Nodes {
-        /// Print a JSON object for each node
-        #[arg(long)]
-        json: bool,
-    },
-    /// Stop this node, and hand its queue to the others at once
-    ///
-    /// The server ends as after SIGTERM, but others need not wait until its lease is over.
-    Drain,
 }
 
 /// Commands for tokens.
@@ -647,6 +633,9 @@ pub struct ExplainArgs {
     /// Assume that the client uses this HELO name
     #[arg(long, value_name = "NAME", requires = "client")]
     pub helo: Option<String>,
+    /// The node to ask
+    #[command(flatten)]
+    pub node: NodeArgs,
 }
 
 /// What to explain.

@@ -2,18 +2,25 @@
 //! and ends the process when one of its lanes was taken over.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::net::IpAddr;
 use std::process;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::Context;
-use cluster::{ClusterNode, ClusterStep, NodeParts, StartingNode};
+use cluster::departures::Departures;
+use cluster::{
+    ClusterNode, ClusterStep, NodeFigures, NodeName, NodeParts, NodeSharing, SharingCallbacks, StartingNode,
+};
 use config::Config;
-use control::{ClusterOperator, LaneReport, NodeReport};
-use dispatch::{LaneFence, SchedulerHandle};
+use control::{ClusterFigures, ClusterOperator, CurrentHandler, LaneReport, NodeReplies, NodeReport};
+use credentials::FailedLogins;
+use dispatch::{LaneFence, NextHopSharing, SchedulerHandle};
+use filter::limits::{Quantity, SharedUsage};
+use intake::IntakeContext;
 use mail::{LogLevel, ServerLog};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use server_log::Log;
 use spool::{LaneId, Spool};
 
@@ -74,11 +81,67 @@ impl LaneFence for ClusterFence {
     }
 }
 
+/// Passes what queues and logins share on to the other nodes.
+struct ClusterSharing(NodeSharing);
+
+impl FailedLogins for ClusterSharing {
+    fn report(&self, user: &str, client: IpAddr) {
+        self.0.announce_failed_login(user, client);
+    }
+}
+
+impl SharedUsage for ClusterSharing {
+    fn count(&self, limit: &str, quantity: Quantity, key: [u8; 16], cost: u64) {
+        self.0.count_usage(limit, quantity.name(), u128::from_be_bytes(key), cost);
+    }
+}
+
+impl NextHopSharing for ClusterSharing {
+    fn request_departures(&self, next_hop: &str, interval: Duration, count: u32) {
+        self.0.request_departures(next_hop, interval, count);
+    }
+
+    fn announce_lame(&self, next_hop: &str) {
+        self.0.announce_lame(next_hop);
+    }
+}
+
+/// What the queues of a node share with the others.
+pub fn next_hop_sharing(node: &StartingNode) -> Arc<dyn NextHopSharing> {
+    Arc::new(ClusterSharing(node.sharing()))
+}
+
+/// Passes on what other nodes say: to the queues, and to the throttle of logins once there is a handler.
+fn sharing_callbacks(scheduler: &SchedulerHandle, handler: &Arc<OnceLock<CurrentHandler>>) -> SharingCallbacks {
+    // A handle of the scheduler is used by one thread at a time.
+    let (granted, lame) = (Mutex::new(scheduler.clone()), Mutex::new(scheduler.clone()));
+    let (of_logins, of_limits) = (handler.clone(), handler.clone());
+    SharingCallbacks {
+        grant: Box::new(move |next_hop, departures| {
+            let Departures { first_in, interval, count } = departures;
+            granted.lock().grant_departures(next_hop, first_in, interval, count);
+        }),
+        report_lame: Box::new(move |next_hop| lame.lock().report_lame_elsewhere(next_hop)),
+        count_failed_login: Box::new(move |user, client| {
+            of_logins.get().into_iter().for_each(|handler| handler.count_failed_login(user, client));
+        }),
+        count_usage: Box::new(move |used| {
+            if let (Some(handler), Ok(key)) = (of_limits.get(), u128::from_str_radix(&used.key, 16)) {
+                handler.count_limit_use(&used.limit, &used.quantity, key.to_be_bytes(), used.cost);
+            }
+        }),
+    }
+}
+
 /// The node of a running server.
 pub struct RunningCluster {
-    /// None once it has stopped.
-    node: Mutex<Option<ClusterNode>>,
+    name: NodeName,
+    /// None once it has stopped. Requests to other nodes wait with it, so they must not exclude each other.
+    node: RwLock<Option<ClusterNode>>,
     hands_over: AtomicBool,
+    sharing: NodeSharing,
+    /// Answers other nodes, once it is there.
+    handler: Arc<OnceLock<CurrentHandler>>,
     /// Stops the server.
     stop_server: Box<dyn Fn() + Send + Sync>,
 }
@@ -95,30 +158,66 @@ impl RunningCluster {
         scheduler: &SchedulerHandle,
         stop_server: Box<dyn Fn() + Send + Sync>,
     ) -> anyhow::Result<Arc<RunningCluster>> {
-        let scheduler = Mutex::new(scheduler.clone());
-        let node = node.start(spool, Box::new(move |messages| scheduler.lock().admit(messages)))?;
-        Ok(Arc::new(RunningCluster { node: Mutex::new(Some(node)), hands_over: AtomicBool::new(false), stop_server }))
+        let admitting = Mutex::new(scheduler.clone());
+        let (sharing, handler) = (node.sharing(), Arc::default());
+        let node = node.start(spool, Box::new(move |messages| admitting.lock().admit(messages)))?;
+        node.share(sharing_callbacks(scheduler, &handler));
+        Ok(Arc::new(RunningCluster {
+            name: node.name().clone(),
+            node: RwLock::new(Some(node)),
+            hands_over: AtomicBool::new(false),
+            sharing,
+            handler,
+            stop_server,
+        }))
+    }
+
+    /// Answers what operators ask through other nodes, and counts logins that have failed there, from now
+    /// on. Called once.
+    pub fn serve_others(&self, handler: CurrentHandler) {
+        // It is not set twice.
+        let _ = self.handler.set(handler.clone());
+        if let Some(node) = &*self.node.read() {
+            node.serve_requests(Arc::new(move |question| handler.answer_node(question)));
+        }
+    }
+
+    /// Tells the other nodes which logins fail, and which allowances are used.
+    pub fn share_limits(&self, intake: &IntakeContext) {
+        if let Some(limits) = &intake.rate_limits {
+            limits.share_usage(Arc::new(ClusterSharing(self.sharing.clone())));
+        }
+        if let Some(logins) = &intake.logins {
+            logins.credentials.share_failures(Arc::new(ClusterSharing(self.sharing.clone())));
+        }
     }
 
     /// Leaves the cluster, after the spool was closed.
     pub fn stop(&self) {
-        if let Some(node) = self.node.lock().take() {
+        if let Some(node) = self.node.write().take() {
             node.stop(self.hands_over.load(Relaxed));
+        }
+    }
+}
+
+impl RunningCluster {
+    fn running<T>(&self, request: impl FnOnce(&ClusterNode) -> Result<T, String>) -> Result<T, String> {
+        match &*self.node.read() {
+            Some(node) => request(node),
+            None => Err("the server is stopping".into()),
         }
     }
 }
 
 impl ClusterOperator for RunningCluster {
     fn lanes(&self) -> Vec<LaneReport> {
-        self.node.lock().iter().flat_map(ClusterNode::lanes).map(lane_report).collect()
+        self.node.read().iter().flat_map(ClusterNode::lanes).map(lane_report).collect()
     }
 
     fn nodes(&self) -> Result<Vec<NodeReport>, String> {
-        let node = self.node.lock();
-        let Some(node) = &*node else { return Err("the server is stopping".into()) };
-        let nodes = node.nodes().map_err(|error| error.to_string())?;
-        let report = |(name, entry): (cluster::NodeName, cluster::NodeEntry)| NodeReport {
-            here: name == *node.name(),
+        let nodes = self.running(|node| node.nodes().map_err(|error| error.to_string()))?;
+        let report = |(name, entry): (NodeName, cluster::NodeEntry)| NodeReport {
+            here: name == self.name,
             node: name.to_string(),
             version: entry.version,
             started: entry.started,
@@ -126,6 +225,27 @@ impl ClusterOperator for RunningCluster {
             lanes: entry.lanes,
         };
         Ok(nodes.into_iter().map(report).collect())
+    }
+
+    fn adopt(&self, lane: &str) -> Result<(), String> {
+        self.running(|node| node.adopt(lane).map_err(|error| error.to_string()))
+    }
+
+    fn ask(&self, node: Option<&str>, question: &[u8]) -> Result<NodeReplies, String> {
+        let name: Option<NodeName> = node.map(str::parse).transpose().map_err(|error| format!("{error}"))?;
+        let answers = self.running(|node| node.ask(name, question).map_err(|error| error.to_string()))?;
+        let reply = |(node, answer): (NodeName, Result<_, cluster::AskError>)| {
+            (node.to_string(), answer.map(Into::into).map_err(|error| error.to_string()))
+        };
+        Ok(answers.into_iter().map(reply).collect())
+    }
+
+    fn node(&self) -> String {
+        self.name.to_string()
+    }
+
+    fn figures(&self) -> ClusterFigures {
+        self.node.read().as_ref().map_or_else(ClusterFigures::default, |node| figures(&node.figures()))
     }
 
     fn drain(&self) {
@@ -138,11 +258,36 @@ fn lane_report(lane: cluster::LaneReport) -> LaneReport {
     let status = lane.status;
     LaneReport {
         lane: lane.lane.to_string(),
-        role: if status.is_some() { "owner" } else { "watched" },
+        role: match (status.is_some(), lane.adopted) {
+            (true, true) => "adopted",
+            (true, false) => "owner",
+            (false, _) => "watched",
+        },
         epoch: status.and_then(|status| Some(status.claimed?.0)),
         sequence: status.map(|status| status.confirmed_sequence),
         messages: status.map(|status| status.live_messages),
         bytes_waiting: status.map(|status| status.waiting_bytes),
         lease_ms: status.map(|status| u64::try_from(status.lease_left.as_millis()).unwrap_or(u64::MAX)),
+    }
+}
+
+fn figures(figures: &NodeFigures) -> ClusterFigures {
+    let NodeFigures { lanes_own, lanes_adopted, lanes_watched, sums, .. } = *figures;
+    ClusterFigures {
+        connected: figures.connected,
+        disconnections: figures.disconnections,
+        traffic: [("sent", figures.bytes_sent), ("received", figures.bytes_received)],
+        round_trip: figures.round_trip,
+        nodes: figures.nodes,
+        lanes: [("own", lanes_own), ("adopted", lanes_adopted), ("watched", lanes_watched)],
+        lanes_without_lease: figures.lanes_without_lease,
+        lease_left_min: figures.lease_left_min,
+        waiting_bytes: sums.waiting_bytes,
+        stored_bytes: sums.stored_bytes,
+        live_messages: sums.live_messages,
+        batches: [("stored", sums.batches_confirmed), ("failed", sums.batches_failed)],
+        publishes_failed: sums.publishes_failed,
+        takeovers: figures.takeovers,
+        departures: [("shared", figures.departures_shared), ("own part", figures.departures_own_part)],
     }
 }

@@ -62,7 +62,7 @@ fn dispatch(cli: &Cli) -> anyhow::Result<()> {
         Command::Reload => control_client::reload(&config::load(config)?.config),
         Command::Drain { within } => control_client::drain(&config::load(config)?.config, within.as_ref()),
         Command::Load => control_client::print_load(&config::load(config)?.config),
-        Command::Status { json } => control_client::print_status(&config::load(config)?.config, *json),
+        Command::Status { json, node } => control_client::print_status(&config::load(config)?.config, node, *json),
         Command::Spool(SpoolCommand::Inspect(lane)) => spool_commands::inspect(&lane_folders(config, lane)?),
         Command::Spool(SpoolCommand::Verify(lane)) => spool_commands::verify(&lane_folders(config, lane)?),
         Command::Log(LogCommand::Summary(options)) => log_summary::run(options),
@@ -98,6 +98,9 @@ fn dispatch(cli: &Cli) -> anyhow::Result<()> {
         }
         Command::Cluster(ClusterCommand::Nodes { json }) => {
             control_client::print_nodes(&config::load(config)?.config, *json)
+        }
+        Command::Cluster(ClusterCommand::Adopt { lane }) => {
+            control_client::adopt_lane(&config::load(config)?.config, lane)
         }
         Command::Cluster(ClusterCommand::Drain) => control_client::drain_node(&config::load(config)?.config),
         Command::Token(TokenCommand::Create(args)) => token_command::create(&config::load(config)?.config, args),

@@ -6,6 +6,7 @@ mod certificates;
 mod cluster;
 mod mailq;
 mod message;
+mod nodes;
 mod pauses;
 mod redirects;
 mod reports;
@@ -29,14 +30,14 @@ use control::{
     summary_text,
 };
 
-use crate::cli::{ExplainArgs, ExplainTarget, QueueActionArgs, QueueHistoryArgs, QueueListArgs};
+use crate::cli::{ExplainArgs, ExplainTarget, NodeArgs, QueueActionArgs, QueueHistoryArgs, QueueListArgs};
 use crate::exit::{self, ExitError, FormattedError};
 use crate::output::output;
 use config::Config;
 use mail::printable;
 
 pub use certificates::{print_acme_status, renew_certificates};
-pub use cluster::{drain_node, print_lanes, print_nodes};
+pub use cluster::{adopt_lane, drain_node, print_lanes, print_nodes};
 pub use mailq::mailq;
 pub use message::print_message;
 pub use pauses::{pause, print_pauses, resume};
@@ -52,14 +53,19 @@ pub fn print_queue(config: &Config, args: &QueueListArgs) -> anyhow::Result<()> 
         None if args.count => ControlRequest::Count(filter),
         None => ControlRequest::List(filter),
     };
-    let answer = request_text(&config.admin.socket, &request)?;
-    if args.count || args.json {
-        return print(answer.lines());
+    let answers = nodes::ask(config, &args.node, request)?;
+    if args.count {
+        let counts: Vec<u64> = answers.iter().map(|answer| answer.text.trim_end().parse()).collect::<Result<_, _>>()?;
+        print([counts.iter().sum::<u64>().to_string()])?;
+        return answers.finish();
     }
-    match args.by {
-        Some(by) => print(summary_text::summary(by, &rows::<Value>(&answer)?, args.ages)),
-        None => print(rows(&answer)?.iter().map(list::recipient_line)),
+    if args.json {
+        return answers.print_json_rows();
     }
+    answers.print(|answer| match args.by {
+        Some(by) => Ok(summary_text::summary(by, &rows::<Value>(&answer.text)?, args.ages)),
+        None => Ok(rows(&answer.text)?.iter().map(list::recipient_line).collect()),
+    })
 }
 
 /// The rows of an answer, a line each.
@@ -74,7 +80,7 @@ pub fn apply_queue_action(config: &Config, action: OperatorAction, args: &QueueA
         return Err(ExitError { code: exit::USAGE, text }.into());
     }
     let request = ControlRequest::action(action, ActionRequest { filter: args.filter.clone(), dry_run: args.dry_run });
-    let answer = request_text(&config.admin.socket, &request)?;
+    let answers = nodes::ask(config, &args.node, request)?;
     let fate = match action {
         OperatorAction::Hold => "held",
         OperatorAction::Release => "released",
@@ -83,7 +89,15 @@ pub fn apply_queue_action(config: &Config, action: OperatorAction, args: &QueueA
         OperatorAction::Bounce => "bounced",
     };
     let will = if args.dry_run { "would be" } else { "to be" };
-    print([format!("{} {will} {fate}", plural(answer.trim_end().parse()?, "recipient"))])
+    let sentence = |count| format!("{} {will} {fate}", plural(count, "recipient"));
+    let mut total = 0;
+    for answer in answers.iter() {
+        let count: usize = answer.text.trim_end().parse()?;
+        total += count;
+        print(answer.node.iter().map(|node| format!("node {node}: {}", sentence(count))))?;
+    }
+    print([sentence(total)])?;
+    answers.finish()
 }
 
 /// `mailrace explain`.
@@ -96,7 +110,14 @@ pub fn print_explanation(config: &Config, args: &ExplainArgs) -> anyhow::Result<
         }
         ExplainTarget::Message(id) => ControlRequest::ExplainMessage { id: SerdeAsText(*id) },
     };
-    print(request_text(&config.admin.socket, &request)?.lines())
+    // Nodes with the same configuration explain an address alike, and a message is on one of them.
+    let answers = match &args.target {
+        ExplainTarget::Address(_) if args.node.name.is_none() => {
+            return print(request_text(&config.admin.socket, &request)?.lines());
+        }
+        _ => nodes::ask(config, &args.node, request)?,
+    };
+    answers.without_refusals().print(|answer| Ok(answer.text.lines().map(str::to_owned).collect()))
 }
 
 /// `mailrace load`.
@@ -106,14 +127,10 @@ pub fn print_load(config: &Config) -> anyhow::Result<()> {
 }
 
 /// `mailrace status`.
-pub fn print_status(config: &Config, as_json: bool) -> anyhow::Result<()> {
-    let adaptive = request_text(&config.admin.socket, &ControlRequest::Adaptive)?;
-    let rows = rows::<Value>(&adaptive)?;
-    let metrics = request_text(&config.admin.socket, &ControlRequest::Status)?;
-    match as_json {
-        true => print([adaptive_text::status_json(&rows, &metrics).to_string()]),
-        false => print(adaptive_text::status_text(&rows, &metrics)),
-    }
+pub fn print_status(config: &Config, node: &NodeArgs, as_json: bool) -> anyhow::Result<()> {
+    let adaptive = nodes::ask(config, node, ControlRequest::Adaptive)?;
+    let metrics = nodes::ask(config, node, ControlRequest::Status)?;
+    metrics.print_with(&adaptive, as_json)
 }
 
 /// `mailrace queue history`.
@@ -226,7 +243,6 @@ pub(super) fn try_request_text(socket: &Path, request: &ControlRequest) -> Resul
 }
 
 fn try_request_bytes(socket: &Path, request: &ControlRequest) -> Result<Vec<u8>, ControlClientError> {
-    let unavailable = |text| ExitError { code: exit::UNAVAILABLE, text };
     let line = format!("{request}\n");
     if line.len() as u64 > REQUEST_OCTETS_MAX {
         return Err(ExitError {
@@ -241,6 +257,12 @@ fn try_request_bytes(socket: &Path, request: &ControlRequest) -> Result<Vec<u8>,
     let asked = (&stream).write_all(line.as_bytes());
     let mut answer = Vec::new();
     let read = (&stream).read_to_end(&mut answer);
+    split_status(answer, asked.err().or(read.err()))
+}
+
+/// An answer without its last line, which says whether it is whole. `error`: what went wrong while it came.
+pub(super) fn split_status(mut answer: Vec<u8>, error: Option<io::Error>) -> Result<Vec<u8>, ControlClientError> {
+    let unavailable = |text| ExitError { code: exit::UNAVAILABLE, text };
     let body = answer.strip_suffix(b"\n").unwrap_or(&answer);
     let start = body.iter().rposition(|octet| *octet == b'\n').map_or(0, |end| end + 1);
     let last = String::from_utf8_lossy(&body[start..]);
@@ -252,7 +274,7 @@ fn try_request_bytes(socket: &Path, request: &ControlRequest) -> Result<Vec<u8>,
         return Err(unavailable(format!("the server failed: {}", printable(why))).into());
     }
     if last != "done" || !is_whole {
-        let error = asked.err().or(read.err()).map_or_else(String::new, |error| format!(": {error}"));
+        let error = error.map_or_else(String::new, |error| format!(": {error}"));
         let text = format!("the server's answer is truncated{error}");
         return Err(ExitError { code: exit::IO, text }.into());
     }

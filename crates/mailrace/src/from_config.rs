@@ -327,7 +327,11 @@ pub fn transports(config: &Config, tables: &OpenTables) -> Transports {
             // The router answers with its reply.
             TransportKind::Error { .. } => return None,
             TransportKind::Smtp(smtp) => {
-                smtp_transport_config(smtp, tables, slower_than.unwrap_or(Duration::MAX), &system_roots)
+                let slow_after = slower_than.unwrap_or(Duration::MAX);
+                let mut transport = smtp_transport_config(smtp, tables, slow_after, &system_roots);
+                // All nodes of a cluster deliver to the same next hops.
+                transport.limits.is_rate_shared = config.cluster.is_some();
+                transport
             }
         };
         Some((transport.name.clone(), transport_config))

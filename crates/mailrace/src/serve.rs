@@ -331,15 +331,21 @@ struct OperatorOrders {
     drain: DrainSender,
 }
 
-/// Starts the control socket, and what answers the same requests by HTTP.
+/// Starts the control socket, and what answers the same requests by HTTP and of other nodes.
 fn start_control_server(
     config: &Config,
     parts: ControlParts,
     context: &SharedControlState,
+    cluster: Option<&RunningCluster>,
 ) -> anyhow::Result<(ControlServer, Api)> {
     let socket = &config.admin.socket;
+    let intake = parts.intake.clone();
     let server = ControlServer::start(socket, ControlHandler::new(parts, context.clone()))
         .with_context(|| format!("the control socket {}", socket.display()))?;
+    if let Some(cluster) = cluster {
+        cluster.serve_others(server.handler());
+        cluster.share_limits(&intake);
+    }
     let api = Api::new(server.handler(), TokenFile::in_data_dir(&config.data_dir));
     Ok((server, api))
 }
@@ -393,7 +399,7 @@ fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::R
     let signing = &senders.signing;
     let reports = collector.map(|collector| start_reports(config, collector, &intake, signing, &log)).transpose()?;
     let parts = server_parts::with_counters(control_parts, chosen, &senders, reports.as_ref(), tls.control_parts());
-    let (control_server, api) = start_control_server(config, parts, &control_context)?;
+    let (control_server, api) = start_control_server(config, parts, &control_context, cluster.as_deref())?;
     let drop_scanner = (!drain_only).then(|| start_drop_scanner(config, &intake, signing, &log)).transpose()?;
     let commit_notifiers: Box<[CommitNotifier]> = (0..limits.threads).map(|_| CommitNotifier::default()).collect();
     let parts = SessionParts {
@@ -538,6 +544,7 @@ fn start_flow(
         tls_sessions: tls_reports::session_log(config, reports),
         redirects,
         lane_fence: joining.as_ref().map(|node| Arc::new(ClusterFence(node.step())) as Arc<dyn LaneFence>),
+        next_hop_sharing: joining.as_ref().map(cluster::next_hop_sharing),
         log: log.clone(),
     };
     let flow = Dispatcher::start(parts, scheduler.clone(), receiver)?;

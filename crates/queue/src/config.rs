@@ -111,6 +111,9 @@ pub struct NextHopLimits {
     /// The number of attempts per time span, evenly spaced: a burst is at most one second's worth,
     /// and at least one. 0 means 1.
     pub rate: Option<Rate>,
+    /// The rate is shared with other servers: attempts wait for departures
+    /// ([`Queues::next_departure_request`](crate::Queues::next_departure_request)).
+    pub is_rate_shared: bool,
     /// What to do when it cannot be reached.
     pub probe: ProbePolicy,
     /// The maximum number of recipients in one attempt, in addition to the queue's limit; 0 means

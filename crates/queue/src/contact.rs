@@ -74,7 +74,7 @@ impl<R: Clone> Queues<R> {
 
     /// Schedules the hop queues of a next hop where they belong now, and sets its alarm.
     pub(crate) fn update_next_hop(&mut self, now: Timestamp, hop: u32) {
-        let mut alarm = None;
+        let (mut alarm, mut is_rate_limited) = (None, false);
         for place in 0..self.hops[hop].home_queues.len() {
             let (home, hop_queues) =
                 (self.hops[hop].home_queues[place].queue, self.hops[hop].home_queues[place].hop_queues);
@@ -91,10 +91,14 @@ impl<R: Clone> Queues<R> {
                     hop_queue,
                     service_class.filter(|_| !is_empty).map(|service_class| SchedulePosition { queue, service_class }),
                 );
+                is_rate_limited |= !is_empty && matches!(access, NextHopAccess::RateLimited(_));
                 if let (false, NextHopAccess::RateLimited(at) | NextHopAccess::Dead(at)) = (is_empty, access) {
                     alarm = alarm.into_iter().chain(Some(at)).min();
                 }
             }
+        }
+        if is_rate_limited {
+            self.request_departures(now, hop);
         }
         // A due probe without a free slot waits for an attempt to end, not for the clock.
         let alarm = alarm.filter(|&at| at > now);
@@ -130,6 +134,7 @@ impl<R: Clone> Queues<R> {
         let may_adopt = self.adopter.as_ref().is_some_and(|&(adopter, _)| self.is_open(adopter));
         if may_adopt && !std::mem::replace(&mut self.hops[hop].adopted, true) {
             self.move_slots(hop, false);
+            self.note_lame(hop);
         }
     }
 

@@ -52,7 +52,7 @@ impl<R: Clone> Queues<R> {
             pause: self.pauses.next_hop(&hop.name),
             failures: hop.failures,
             probe_at: hop.probe_at(),
-            rate_free_at: hop.rate_free_at(),
+            rate_free_at: hop.rate_free_at(self.last_now),
             error: hop.error.as_ref(),
         })
     }
@@ -180,7 +180,7 @@ impl<R: Clone> Queues<R> {
             let (messages, resume_at) = (interrupted.count(), interrupted.resume_at());
             obstacles.push(BlockReason::Suspect { messages, resume_at, error: error.clone() });
         }
-        if let Some(until) = hop.rate_free_at().filter(|&at| at > now) {
+        if let Some(until) = hop.rate_free_at(now).filter(|&at| at > now) {
             obstacles.push(BlockReason::Rate { until });
         }
         let (attempts, most) = (hop.slots, hop.concurrency().min(self.per_next_hop_cap(queue)));

@@ -12,6 +12,7 @@
 //! | calls [`finish_contact`](Queues::finish_contact) with the result of the contact | free the slots; adapt concurrency; mark the next hop suspect, lame or dead |
 //! | calls [`compute_verdict`](Queues::compute_verdict) for each outcome, and records it durably | compute the verdicts, and change nothing |
 //! | passes the verdicts to [`report_verdicts`](Queues::report_verdicts) | remove, delay or hold the recipients |
+//! | passes on what it shares with others ([`next_departure_request`](Queues::next_departure_request), [`next_newly_lame`](Queues::next_newly_lame)) | wait for departures of a shared rate; learn which next hops are lame |
 //! | passes new settings ([`reconfigure`](Queues::reconfigure)) or invalidates the routes ([`invalidate_routes`](Queues::invalidate_routes)) | apply them to everything that follows |
 //!
 //! The next recipient is chosen by queue, then single messages before bulk mail, then next hop,
@@ -30,6 +31,7 @@ mod attempt;
 mod clock_step;
 mod config;
 mod contact;
+mod departures;
 mod destinations;
 mod error_table;
 mod explain;
@@ -40,6 +42,7 @@ mod intrusive_list;
 mod message_index;
 mod next_hop_state;
 mod next_hops;
+mod pace;
 mod pages;
 mod pauses;
 mod rate_limiter;
@@ -50,8 +53,11 @@ mod retry;
 mod round_robin;
 mod routes;
 mod senders;
+mod sharing;
 mod views;
 mod wait_heap;
+
+use std::sync::Arc;
 
 use mail::{Outcome, Timestamp};
 
@@ -63,6 +69,7 @@ pub use config::{
     ConcurrencyFeedback, ConcurrencyPolicy, HopAdoptionPolicy, NextHopLimits, ProbePolicy, QueueConfig, QueueNumber,
     SchedulerConfig, SchedulerPolicy,
 };
+pub use departures::{DepartureRequest, GrantedDepartures};
 pub use destinations::DestinationId;
 use destinations::Destinations;
 use error_table::{ErrorNumber, ErrorTable};
@@ -116,6 +123,9 @@ pub struct Queues<R: Clone> {
     /// Actions that were returned by `next` and are not reported yet.
     actions_unrecorded: usize,
     errors: ErrorTable,
+    /// Departures that are wanted, and next hops that were adopted, until the caller takes them.
+    departure_requests: Vec<DepartureRequest>,
+    newly_lame: Vec<Arc<str>>,
     unrecorded: usize,
     /// Incremented whenever all routes are invalidated.
     routing_version: u32,
@@ -155,6 +165,8 @@ impl<R: Clone> Queues<R> {
             pending_actions: PendingActions::new(),
             actions_unrecorded: 0,
             errors: ErrorTable::new(),
+            departure_requests: Vec::new(),
+            newly_lame: Vec::new(),
             unrecorded: 0,
             routing_version: 0,
             moved_check_at: None,

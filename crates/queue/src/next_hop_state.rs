@@ -18,9 +18,10 @@ use std::time::Duration;
 
 use mail::{Reply, Timestamp};
 
+use crate::departures::GrantedDepartures;
 use crate::idle_ring::IdleMark;
 use crate::interruptions::{InterruptedMessage, InterruptionTracker, MESSAGES_PER_FAILURE};
-use crate::rate_limiter::RateLimiter;
+use crate::pace::Pace;
 use crate::{ConcurrencyFeedback, ConcurrencyReason, HopAdoptionPolicy, NextHopLimits, QueueNumber};
 
 /// The minimum delay of a probe, whatever the settings are.
@@ -47,7 +48,7 @@ pub(crate) struct NextHopState {
     pub(crate) is_paused: bool,
     pub(crate) alarm: Option<Timestamp>,
     pub(crate) idle_mark: IdleMark,
-    rate_limiter: Option<RateLimiter>,
+    pace: Option<Pace>,
     /// The adapted concurrency; used while the next hop is proven.
     window: f64,
     /// The most slots held since the current round of answers began.
@@ -96,7 +97,7 @@ impl NextHopState {
     pub(crate) fn new(name: Arc<str>, limits: NextHopLimits) -> Self {
         NextHopState {
             name,
-            rate_limiter: limits.rate.map(RateLimiter::new),
+            pace: Pace::new(&limits),
             limits,
             home_queues: Vec::new(),
             destinations: 0,
@@ -126,9 +127,10 @@ impl NextHopState {
         if self.limits == limits {
             return;
         }
-        self.rate_limiter = limits
-            .rate
-            .map(|rate| self.rate_limiter.as_ref().map_or_else(|| RateLimiter::new(rate), |pace| pace.with_rate(rate)));
+        self.pace = match &self.pace {
+            Some(pace) => pace.with_limits(&limits),
+            None => Pace::new(&limits),
+        };
         self.limits = limits;
         self.window = self.window.min(self.max_concurrency());
     }
@@ -184,8 +186,18 @@ impl NextHopState {
     }
 
     /// When the rate lets the next attempt leave, if it has a rate.
-    pub(crate) fn rate_free_at(&self) -> Option<Timestamp> {
-        self.rate_limiter.as_ref().map(RateLimiter::free_at)
+    pub(crate) fn rate_free_at(&self, now: Timestamp) -> Option<Timestamp> {
+        self.pace.as_ref().map(|pace| pace.free_at(now))
+    }
+
+    /// See [`Departures::request`](crate::departures::Departures::request).
+    pub(crate) fn request_departures(&mut self, now: Timestamp) -> Option<(Duration, u32)> {
+        self.pace.as_mut()?.request(now)
+    }
+
+    /// Takes departures.
+    pub(crate) fn grant_departures(&mut self, granted: GrantedDepartures) {
+        self.pace.iter_mut().for_each(|pace| pace.grant(granted));
     }
 
     /// Whether an attempt may leave now. `cap` is the limit of the adopting queue.
@@ -202,14 +214,14 @@ impl NextHopState {
             Some(_) | None => {}
         }
         let resume_at = self.interrupted.as_deref().map(InterruptionTracker::resume_at);
-        let free_at = self.rate_free_at().max(resume_at);
+        let free_at = self.rate_free_at(now).max(resume_at);
         free_at.filter(|&at| at > now).map_or(NextHopAccess::Open, NextHopAccess::RateLimited)
     }
 
     /// Corrects the state after the clock was set back.
     pub(crate) fn clamp_to_clock(&mut self, now: Timestamp) {
         self.trouble_at = self.trouble_at.min(now);
-        if let Some(pace) = &mut self.rate_limiter {
+        if let Some(pace) = &mut self.pace {
             pace.clamp_to_clock(now);
         }
         if let Some(interrupted) = &mut self.interrupted {
@@ -227,7 +239,7 @@ impl NextHopState {
         }
         self.slots += 1;
         self.slots_peak = self.slots_peak.max(self.slots);
-        if let Some(pace) = &mut self.rate_limiter {
+        if let Some(pace) = &mut self.pace {
             pace.consume(now);
         }
         if let Some(dead) = &mut self.dead {
@@ -451,18 +463,18 @@ mod tests {
         let slow = |count| NextHopLimits { rate: Some(Rate { count, per: Duration::from_secs(60) }), ..limits(8, 20) };
         let mut hop = hop(limits(8, 20));
         hop.start_attempt(NOW);
-        assert_eq!(hop.rate_free_at(), None);
+        assert_eq!(hop.rate_free_at(NOW), None);
         hop.set_limits(slow(6));
-        assert!(hop.rate_free_at().unwrap() <= NOW);
+        assert!(hop.rate_free_at(NOW).unwrap() <= NOW);
         hop.start_attempt(NOW);
         let free_at = NOW + Duration::from_secs(10);
-        assert_eq!(hop.rate_free_at(), Some(free_at));
+        assert_eq!(hop.rate_free_at(NOW), Some(free_at));
         hop.set_limits(slow(6));
-        assert_eq!(hop.rate_free_at(), Some(free_at), "the limits did not change");
+        assert_eq!(hop.rate_free_at(NOW), Some(free_at), "the limits did not change");
         hop.set_limits(slow(1));
-        assert_eq!(hop.rate_free_at(), Some(free_at), "the bucket is kept");
+        assert_eq!(hop.rate_free_at(NOW), Some(free_at), "the bucket is kept");
         hop.set_limits(limits(8, 20));
-        assert_eq!(hop.rate_free_at(), None);
+        assert_eq!(hop.rate_free_at(NOW), None);
     }
 
     #[test]

@@ -70,6 +70,16 @@ pub(crate) fn nodes_bucket(cluster: &ClusterName) -> String {
     format!("{PREFIX}-{cluster}-nodes")
 }
 
+/// The bucket of requests for departures.
+pub(crate) fn rates_bucket(cluster: &ClusterName) -> String {
+    format!("{PREFIX}-{cluster}-rates")
+}
+
+/// The subject of news.
+pub(crate) fn news_subject(cluster: &ClusterName) -> String {
+    format!("{PREFIX}.{cluster}.news")
+}
+
 /// The subject of requests to one node.
 pub fn control_subject(cluster: &ClusterName, node: &NodeName) -> String {
     format!("{PREFIX}.{cluster}.node.{node}.control")

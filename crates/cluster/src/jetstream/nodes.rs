@@ -1,4 +1,4 @@
-//! The nodes of a cluster: which ones there are, and requests from one to another.
+//! The nodes of a cluster: which ones there are.
 //!
 //! Each node keeps an entry in a bucket, and writes it again every [`WRITE_INTERVAL`]. An entry that
 //! is not written again is gone after [`ENTRY_LIFETIME`]. It says nothing about lanes: what a node
@@ -8,13 +8,12 @@ use std::time::Duration;
 
 use async_nats::jetstream::kv;
 use async_nats::jetstream::stream::{Config, DiscardPolicy, StorageType};
-use bytes::Bytes;
-use futures_util::{Stream, StreamExt};
+use futures_util::StreamExt;
 use serde::{Deserialize, Serialize};
 
 use super::connection::{Connection, StreamError};
 use super::lane_stream::ensure_stream;
-use super::names::{control_subject, nodes_bucket};
+use super::names::nodes_bucket;
 use crate::NodeName;
 
 /// How often a node writes its entry.
@@ -42,35 +41,6 @@ pub struct NodeEntry {
 #[derive(Clone)]
 pub struct NodesBucket {
     store: kv::Store,
-}
-
-/// A request that another node sent.
-pub struct NodeRequest {
-    /// Its content.
-    pub payload: Bytes,
-    reply: Option<async_nats::Subject>,
-    connection: Connection,
-}
-
-impl NodeRequest {
-    /// Answers it; where nobody waits any more, nothing happens.
-    pub async fn answer(self, payload: Bytes) {
-        if let Some(reply) = self.reply {
-            // The one who asks will notice that nothing came.
-            drop(self.connection.client().publish(reply, payload).await);
-        }
-    }
-}
-
-/// Why a node did not answer.
-#[derive(Debug, thiserror::Error)]
-pub enum AskError {
-    /// Nobody takes requests to it.
-    #[error("node {0} is not connected")]
-    Absent(NodeName),
-    /// It does not answer in time, or the servers do not.
-    #[error("node {0} does not answer: {1}")]
-    Silent(NodeName, String),
 }
 
 impl Connection {
@@ -101,30 +71,6 @@ impl Connection {
             deny_delete: true,
             ..Config::default()
         }
-    }
-
-    /// Sends a request to a node, and waits for its answer.
-    pub async fn ask(&self, node: &NodeName, payload: Bytes, timeout: Duration) -> Result<Bytes, AskError> {
-        let request = async_nats::Request::new().payload(payload).timeout(Some(timeout));
-        match self.client().send_request(control_subject(&self.config().name, node), request).await {
-            Ok(answer) => Ok(answer.payload),
-            Err(error) if error.kind() == async_nats::RequestErrorKind::NoResponders => {
-                Err(AskError::Absent(node.clone()))
-            }
-            Err(error) => Err(AskError::Silent(node.clone(), error.to_string())),
-        }
-    }
-
-    /// The requests that other nodes send to this one.
-    pub async fn requests(&self) -> Result<impl Stream<Item = NodeRequest> + Send + use<>, StreamError> {
-        let config = self.config();
-        let messages = self.subscribe(control_subject(&config.name, &config.node)).await?;
-        let connection = self.clone();
-        Ok(messages.map(move |message| NodeRequest {
-            payload: message.payload,
-            reply: message.reply,
-            connection: connection.clone(),
-        }))
     }
 }
 

@@ -4,12 +4,14 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use futures_util::FutureExt;
 use mail::LogLevel;
 use spool::{Disk, FolderDisk, LaneId, LaneRestorer, LiveMessage, RestoreError, Spool};
 use tokio::runtime::Handle;
+use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
 use tokio::time::{Duration, sleep};
 
@@ -18,8 +20,10 @@ use super::claim::{EndFailure, claim, end_of, is_closed, take_up};
 use super::copies::reader;
 use super::folders::{mark_copied, mark_finished};
 use super::replay::{ReplayFailure, ReplayedLane, replay};
+use super::{ClusterNode, NodeShared};
+use crate::jetstream::parse_lane;
 use crate::lane::StreamTail;
-use crate::{LaneHandle, LaneStream};
+use crate::{LaneHandle, LaneStream, NodeEntry, NodeName};
 
 /// The pause before a lane is restored again after a failure.
 const RESTORE_RETRY_DELAY: Duration = Duration::from_secs(5);
@@ -35,8 +39,83 @@ pub(super) enum Adoption {
     Unknown(EndFailure),
 }
 
+/// Why a lane was not taken over by hand.
+#[derive(Debug, thiserror::Error)]
+pub enum AdoptError {
+    /// The text is not a lane.
+    #[error("'{0}' is not a lane: give one as `mailrace cluster status` shows it")]
+    NotALane(String),
+    /// It has no stream.
+    #[error("lane {0} has no stream in this cluster")]
+    NoStream(LaneId),
+    /// This node has it.
+    #[error("this node owns lane {0}, or is taking it over")]
+    Ours(LaneId),
+    /// Its owner writes its entry.
+    #[error("node {1}, which owns lane {0}, is alive: `mailrace cluster drain` there hands it over")]
+    OwnerAlive(LaneId, NodeName),
+    /// Another node was faster, or the owner has written meanwhile.
+    #[error("lane {0} was not taken over: its owner is alive, or another node was faster")]
+    Refused(LaneId),
+    /// It is not known who owns it.
+    #[error("cannot read the state of the cluster: {0}")]
+    Unavailable(String),
+}
+
+impl ClusterNode {
+    /// Takes over a lane now, without waiting until its lease is over. Its owner must not have written
+    /// its entry lately. Returns when the lane is claimed; its mail follows.
+    ///
+    /// # Errors
+    ///
+    /// See [`AdoptError`].
+    pub fn adopt(&self, lane: &str) -> Result<(), AdoptError> {
+        let lane = parse_lane(lane).ok_or_else(|| AdoptError::NotALane(lane.to_owned()))?;
+        let nodes = self.nodes().map_err(|error| AdoptError::Unavailable(error.to_string()))?;
+        self.thread.handle().block_on(adopt_by_hand(self.shared.clone(), lane, nodes))
+    }
+}
+
+async fn adopt_by_hand(
+    shared: Arc<NodeShared>,
+    lane: LaneId,
+    nodes: Vec<(NodeName, NodeEntry)>,
+) -> Result<(), AdoptError> {
+    if shared.owns(lane) {
+        return Err(AdoptError::Ours(lane));
+    }
+    let stream = shared.connection.lane_stream(lane);
+    let (tail, newest) = match end_of(&stream).await {
+        Ok(end) => end,
+        Err(EndFailure::Stream(TailFailure::NoStream)) => return Err(AdoptError::NoStream(lane)),
+        Err(failure) => return Err(AdoptError::Unavailable(failure.to_string())),
+    };
+    // Of a lane of its own that it has no disk of, this node is no living owner.
+    let owner = newest.map(|newest| newest.record.node).filter(|owner| *owner != shared.parts.config.node);
+    if let Some(owner) = owner.filter(|owner| nodes.iter().any(|(name, _)| name == owner)) {
+        return Err(AdoptError::OwnerAlive(lane, owner));
+    }
+    let (claimed, waiter) = oneshot::channel();
+    tokio::spawn(async move { adopt_and_tell(&shared, &stream, tail, Some(claimed)).await });
+    match waiter.await {
+        Ok(()) => Ok(()),
+        // The claim has failed.
+        Err(_) => Err(AdoptError::Refused(lane)),
+    }
+}
+
 /// Adopts a lane as it is at `tail`.
 pub(super) async fn adopt(shared: &Arc<NodeShared>, stream: &LaneStream, tail: StreamTail) -> Adoption {
+    adopt_and_tell(shared, stream, tail, None).await
+}
+
+/// The same; tells when the lane is claimed.
+async fn adopt_and_tell(
+    shared: &Arc<NodeShared>,
+    stream: &LaneStream,
+    tail: StreamTail,
+    claimed: Option<oneshot::Sender<()>>,
+) -> Adoption {
     let lane = stream.lane();
     // The epoch of the last owner's spool has to be known: ids that it has given are not given again.
     let (now, newest) = match end_of(stream).await {
@@ -60,7 +139,11 @@ pub(super) async fn adopt(shared: &Arc<NodeShared>, stream: &LaneStream, tail: S
         return Adoption::Refused;
     }
     take_up(shared, &handle);
-    shared.log(LogLevel::Warning, "taking over a lane whose owner gives no sign of life", &[("lane", &lane)]);
+    shared.adopted.lock().insert(lane);
+    // Whoever waits for it may be gone.
+    let _ = claimed.map(|claimed| claimed.send(()));
+    shared.counters.takeovers.fetch_add(1, Relaxed);
+    shared.log(LogLevel::Warning, "taking over a lane", &[("lane", &lane)]);
     restore_until_done(shared, stream, &handle, (tail.last_sequence, spool_epoch)).await;
     shared.adopting.lock().remove(&lane);
     Adoption::Done

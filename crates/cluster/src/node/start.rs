@@ -12,13 +12,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use mail::{LogLevel, ServerLog};
+use parking_lot::Mutex;
 use spool::{CommitStepConfig, FolderDisk, LaneId, LiveMessage, Spool};
 use tokio::time::{Duration, sleep};
 
 use super::claim::{claim_own, is_closed, log_wait, newest_epoch, take_up, until_answered};
 use super::closing;
 use super::copies::{self, OpenedLane};
+use super::figures::NodeCounters;
 use super::folders::{AdoptedFolder, Aside, LaneFolders};
+use super::sharing::{NodeMessages, NodeSharing};
 use super::{AdmitMessages, ClusterNode, NodeError, NodeParts, NodeShared, RETRY_DELAY, millis_since_1970, watch};
 use crate::lane::ownership::LaneOwnership;
 use crate::thread::ClusterThread;
@@ -34,6 +37,7 @@ pub struct StartingNode {
     step: Arc<ClusterStep>,
     folders: LaneFolders,
     adopted: Vec<AdoptedFolder>,
+    sharing: (NodeSharing, NodeMessages),
     parts: NodeParts,
 }
 
@@ -52,7 +56,8 @@ impl StartingNode {
             let adopted = sorting.run().await?;
             Ok::<_, NodeError>((connection, adopted))
         })?;
-        Ok(StartingNode { thread, connection, step: Arc::default(), folders, adopted, parts })
+        let sharing = NodeSharing::new();
+        Ok(StartingNode { thread, connection, step: Arc::default(), folders, adopted, sharing, parts })
     }
 
     /// The step that gives each batch its second copy.
@@ -69,6 +74,11 @@ impl StartingNode {
         self.step.clone()
     }
 
+    /// Takes what this node shares with others.
+    pub fn sharing(&self) -> NodeSharing {
+        self.sharing.0.clone()
+    }
+
     /// Claims the lanes of the open spool, and begins to watch those of others. `admit` gets the
     /// messages of lanes that were adopted, before or later.
     ///
@@ -76,7 +86,7 @@ impl StartingNode {
     ///
     /// An adopted lane cannot be opened, or a lane was lost meanwhile.
     pub fn start(self, spool: &Arc<Spool>, admit: AdmitMessages) -> Result<ClusterNode, NodeError> {
-        let StartingNode { thread, connection, step, folders, adopted, parts } = self;
+        let StartingNode { thread, connection, step, folders, adopted, sharing, parts } = self;
         let mut live_messages = Vec::new();
         for folder in &adopted {
             reopen(spool, &folder.path, &mut live_messages)?;
@@ -91,6 +101,10 @@ impl StartingNode {
             started: millis_since_1970(),
             watched: Default::default(),
             adopting: Default::default(),
+            adopted: Mutex::new(adopted.iter().map(|folder| folder.lane).collect()),
+            counters: NodeCounters::default(),
+            departures: Default::default(),
+            node_messages: Mutex::new(Some(sharing.1)),
             stopping: Default::default(),
         });
         let own = shared.parts.lane_folders.iter();

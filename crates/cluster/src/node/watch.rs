@@ -51,7 +51,7 @@ pub(super) async fn run(shared: Arc<NodeShared>) {
 
 /// Begins to watch a lane, unless it is ours or watched already.
 fn watch(shared: &Arc<NodeShared>, lane: LaneId) {
-    if shared.step.lanes().iter().any(|handle| handle.lane() == lane) || shared.adopting.lock().contains(&lane) {
+    if shared.owns(lane) {
         return;
     }
     let mut watched = shared.watched.lock();
@@ -82,7 +82,8 @@ async fn watch_lane(shared: Arc<NodeShared>, lane: LaneId, mut hints: mpsc::Rece
     let stream = shared.connection.lane_stream(lane);
     let mut watcher = LaneWatcher::new(shared.parts.config.lane_times(), boot_time());
     let mut logged = None;
-    loop {
+    // It may be taken over by hand meanwhile.
+    while !shared.owns(lane) {
         match watcher.poll_action() {
             Some(WatcherAction::ReadTail) => match stream.tail().await {
                 // It was removed: there is nothing to adopt.

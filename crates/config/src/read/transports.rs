@@ -291,6 +291,7 @@ fn next_hop_limits(section: &mut Section<'_, '_>, defaults: NextHopLimits) -> Ne
     NextHopLimits {
         concurrency: connections(section, defaults.concurrency),
         rate: section.take("rate", &value_kind::RATE),
+        is_rate_shared: defaults.is_rate_shared,
         probe: section.section("probe").map_or(defaults.probe, probe),
         recipients_per_attempt_max: recipients.or(defaults.recipients_per_attempt_max),
     }

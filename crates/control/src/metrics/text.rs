@@ -21,8 +21,11 @@ impl MetricsText {
 
     /// Writes a sample of the current metric.
     pub(super) fn sample(&mut self, labels: &[(&str, &str)], value: impl Display) {
-        let (family, labels) = (self.family, labels_text(labels));
-        self.line(format_args!("{family}{{{labels}}} {value}"));
+        let (family, set) = (self.family, labels_text(labels));
+        match labels {
+            [] => self.line(format_args!("{family} {value}")),
+            _ => self.line(format_args!("{family}{{{set}}} {value}")),
+        }
     }
 
     /// Writes a gauge without labels.

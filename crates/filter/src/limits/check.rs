@@ -38,7 +38,11 @@ impl RateLimits {
     fn count(&self, session: &SessionInfo<'_>, quantity: Quantity, cost: u64, now: Instant) -> Verdict {
         match self.check(session, quantity, cost, now) {
             Ok(keys) => {
-                keys.into_iter().for_each(|(limit, key)| limit.count(key, quantity, cost, now));
+                for (limit, key) in keys {
+                    limit.count(key, quantity, cost, now);
+                    let shared = self.shared.get().into_iter();
+                    shared.for_each(|others| others.count(&limit.settings.name, quantity, key.0, cost));
+                }
                 Verdict::default()
             }
             Err(refusal) => Decision::Refuse(refusal).into(),
@@ -73,7 +77,7 @@ impl RunningLimit {
         })
     }
 
-    fn count(&self, key: KeyDigest, quantity: Quantity, cost: u64, now: Instant) {
+    pub(super) fn count(&self, key: KeyDigest, quantity: Quantity, cost: u64, now: Instant) {
         if let Some(allowance) = self.allowance(quantity) {
             self.usage(quantity).lock().count(key, allowance, cost, self.settings.keys_max, now);
         }
@@ -148,6 +152,26 @@ mod tests {
             Decision::Refuse(refusal) => format!("{}: {}", refusal.by, refusal.reply),
             _ => String::new(),
         }
+    }
+
+    #[test]
+    fn what_is_used_on_another_server_counts_here() {
+        struct Other(RateLimits, Instant);
+        impl super::super::SharedUsage for Other {
+            fn count(&self, limit: &str, quantity: Quantity, key: [u8; 16], cost: u64) {
+                self.0.count_elsewhere(limit, quantity, key, cost, self.1);
+            }
+        }
+        let now = Instant::now();
+        let (here, other) =
+            (limits(&[limit(LimitSubject::User, [2, 0, 0])]), limits(&[limit(LimitSubject::User, [2, 0, 0])]));
+        let other = Arc::new(Other(other, now));
+        here.share_usage(other.clone());
+        let bob = session("192.0.2.1", Submitter::User("bob"), None);
+        assert_eq!(reply(&here.count(&bob, Quantity::Messages, 2, now)), "");
+        assert!(reply(&other.0.count(&bob, Quantity::Messages, 1, now)).contains("Too many messages"));
+        let eve = session("192.0.2.1", Submitter::User("eve"), None);
+        assert_eq!(reply(&other.0.count(&eve, Quantity::Messages, 1, now)), "");
     }
 
     #[test]

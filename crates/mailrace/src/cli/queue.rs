@@ -8,6 +8,8 @@ use control::request::SummaryKey;
 use control::text::{DurationArg, SerdeAsText};
 use mail::QueueId;
 
+use super::cluster::NodeArgs;
+
 /// Commands for the queue.
 #[derive(Debug, Subcommand)]
 pub enum QueueCommand {
@@ -71,6 +73,9 @@ pub struct QueueListArgs {
     /// Print JSON, one object per line
     #[arg(long)]
     pub json: bool,
+    /// The node to ask
+    #[command(flatten)]
+    pub node: NodeArgs,
     /// The recipients to list
     #[command(flatten, next_help_heading = FILTER_HEADING)]
     pub filter: RecipientFilter,
@@ -113,6 +118,9 @@ pub struct QueueActionArgs {
     /// Only print how many recipients would be affected
     #[arg(long)]
     pub dry_run: bool,
+    /// The node that acts
+    #[command(flatten)]
+    pub node: NodeArgs,
     /// The recipients
     #[command(flatten, next_help_heading = FILTER_HEADING)]
     pub filter: RecipientFilter,

@@ -18,6 +18,13 @@ pub fn print_nodes(config: &Config, as_json: bool) -> anyhow::Result<()> {
     print_rows(config, &ControlRequest::ClusterNodes, as_json, cluster_text::node_table)
 }
 
+/// `mailrace cluster adopt`.
+pub fn adopt_lane(config: &Config, lane: &str) -> anyhow::Result<()> {
+    let request = ControlRequest::ClusterAdopt { lane: lane.to_owned() };
+    request_text(&config.admin.socket, &request)?;
+    print([format!("lane {lane} is taken over; its mail follows")])
+}
+
 /// `mailrace cluster drain`.
 pub fn drain_node(config: &Config) -> anyhow::Result<()> {
     request_text(&config.admin.socket, &ControlRequest::ClusterDrain).map(drop)

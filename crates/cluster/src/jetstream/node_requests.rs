@@ -1,0 +1,91 @@
+//! Requests from one node to another. An answer is sent in parts of what the servers take, and ends with
+//! an empty one: so that its length is not limited by them, and a part that is missing is noticed.
+
+use std::time::Duration;
+
+use async_nats::{Message, StatusCode};
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt};
+use tokio::time::timeout;
+
+use super::connection::{Connection, StreamError};
+use super::names::control_subject;
+use crate::NodeName;
+
+/// The most bytes of an answer that are taken.
+const ANSWER_BYTES_MAX: usize = 17 << 20;
+/// The longest part of an answer, if the servers take it.
+const PART_BYTES_MAX: usize = 512 << 10;
+
+/// A request that another node sent.
+pub struct NodeRequest {
+    /// Its content.
+    pub payload: Bytes,
+    reply: Option<async_nats::Subject>,
+    connection: Connection,
+}
+
+impl NodeRequest {
+    /// Answers it; where nobody waits any more, nothing happens.
+    pub async fn answer(self, answer: Bytes) {
+        let Some(reply) = self.reply else { return };
+        let part_bytes = PART_BYTES_MAX.min(self.connection.payload_bytes_max()).max(1);
+        let parts = (0..answer.len()).step_by(part_bytes);
+        let parts = parts.map(|start| answer.slice(start..answer.len().min(start + part_bytes)));
+        for part in parts.chain([Bytes::new()]) {
+            // The one who asks will notice that nothing came.
+            drop(self.connection.client().publish(reply.clone(), part).await);
+        }
+    }
+}
+
+/// Why a node did not answer.
+#[derive(Debug, thiserror::Error)]
+pub enum AskError {
+    /// Nobody takes requests to it.
+    #[error("node {0} is not connected")]
+    Absent(NodeName),
+    /// It does not answer in time, or the servers do not.
+    #[error("node {0} does not answer: {1}")]
+    Silent(NodeName, String),
+}
+
+impl Connection {
+    /// Sends a request to a node, and waits for its answer.
+    pub async fn ask(&self, node: &NodeName, payload: Bytes, limit: Duration) -> Result<Bytes, AskError> {
+        match timeout(limit, self.ask_for_parts(node, payload)).await {
+            Ok(answer) => answer,
+            Err(_) => Err(AskError::Silent(node.clone(), format!("no answer within {limit:?}"))),
+        }
+    }
+
+    async fn ask_for_parts(&self, node: &NodeName, payload: Bytes) -> Result<Bytes, AskError> {
+        let silent = |error: &dyn std::fmt::Display| AskError::Silent(node.clone(), error.to_string());
+        let inbox = self.client().new_inbox();
+        let mut parts = self.client().subscribe(inbox.clone()).await.map_err(|error| silent(&error))?;
+        let subject = control_subject(&self.config().name, node);
+        self.client().publish_with_reply(subject, inbox, payload).await.map_err(|error| silent(&error))?;
+        let mut answer = Vec::new();
+        while let Some(Message { payload, status, .. }) = parts.next().await {
+            match status {
+                Some(StatusCode::NO_RESPONDERS) => return Err(AskError::Absent(node.clone())),
+                _ if payload.is_empty() => return Ok(answer.into()),
+                _ if answer.len() + payload.len() > ANSWER_BYTES_MAX => return Err(silent(&"its answer is too long")),
+                _ => answer.extend_from_slice(&payload),
+            }
+        }
+        Err(silent(&"the connection is closed"))
+    }
+
+    /// The requests that other nodes send to this one.
+    pub async fn requests(&self) -> Result<impl Stream<Item = NodeRequest> + Send + use<>, StreamError> {
+        let config = self.config();
+        let messages = self.subscribe(control_subject(&config.name, &config.node)).await?;
+        let connection = self.clone();
+        Ok(messages.map(move |message| NodeRequest {
+            payload: message.payload,
+            reply: message.reply,
+            connection: connection.clone(),
+        }))
+    }
+}

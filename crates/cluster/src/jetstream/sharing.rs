@@ -1,0 +1,158 @@
+//! What nodes tell one another: requests for departures, in a bucket whose order all nodes see alike, and
+//! news, which are only announced.
+//!
+//! The bucket keeps the last requests for each next hop, in memory: they are worth nothing after a while.
+
+use std::future::ready;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use async_nats::jetstream::kv;
+use async_nats::jetstream::stream::{Config, DiscardPolicy, StorageType};
+use futures_util::{Stream, StreamExt};
+use serde::{Deserialize, Serialize};
+
+use super::connection::{Connection, StreamError};
+use super::lane_stream::ensure_stream;
+use super::names::{news_subject, rates_bucket};
+use crate::LimitUse;
+use crate::departures::DepartureRequest;
+
+/// How long a request is kept: longer than the longest interval of a rate, an hour.
+const REQUEST_LIFETIME: Duration = Duration::from_secs(2 * 3600);
+/// Requests that are kept for each next hop, for readers that are a little late.
+const REQUESTS_PER_NEXT_HOP: i64 = 8;
+/// The longest name of a next hop that is shared.
+const KEY_BYTES_MAX: usize = 512;
+
+/// A request that was stored.
+pub(crate) struct StoredRequest {
+    /// The key of the next hop.
+    pub(crate) key: String,
+    /// When it was stored, in nanoseconds since 1970.
+    pub(crate) stored_at: u64,
+    pub(crate) request: DepartureRequest,
+}
+
+/// What a node has seen, and others should know.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum NodeNews {
+    /// A next hop is lame.
+    LameNextHop(String),
+    /// A login has failed.
+    FailedLogin {
+        /// The user.
+        user: String,
+        /// The address of the client.
+        client: IpAddr,
+    },
+    /// Allowances were used.
+    LimitUse(Vec<LimitUse>),
+}
+
+/// News, with the node that they are from.
+#[derive(Serialize, Deserialize)]
+struct Announcement {
+    node: String,
+    news: NodeNews,
+}
+
+/// The requests of all nodes; clones share the connection.
+#[derive(Clone)]
+pub(crate) struct RatesBucket {
+    store: kv::Store,
+}
+
+impl Connection {
+    /// Opens the bucket of the requests, or makes it.
+    pub(crate) async fn rates(&self) -> Result<RatesBucket, StreamError> {
+        let bucket = rates_bucket(&self.config().name);
+        let config = Config {
+            name: format!("KV_{bucket}"),
+            description: Some(format!("Mailrace: shared rates of cluster {}", self.config().name)),
+            subjects: vec![format!("$KV.{bucket}.>")],
+            storage: StorageType::Memory,
+            discard: DiscardPolicy::Old,
+            max_messages_per_subject: REQUESTS_PER_NEXT_HOP,
+            max_age: REQUEST_LIFETIME,
+            num_replicas: self.config().replicas,
+            allow_rollup: true,
+            allow_direct: true,
+            ..Config::default()
+        };
+        ensure_stream(self, config).await?;
+        let opened = self.context().get_key_value(bucket).await;
+        let store = opened.map_err(|error| StreamError::Unavailable(error.to_string()))?;
+        Ok(RatesBucket { store })
+    }
+
+    /// Tells the other nodes. Nobody may hear it.
+    pub(crate) async fn announce(&self, news: NodeNews) {
+        let announcement = Announcement { node: self.config().node.to_string(), news };
+        if let Ok(payload) = serde_json::to_vec(&announcement) {
+            // Others find out themselves.
+            drop(self.client().publish(news_subject(&self.config().name), payload.into()).await);
+        }
+    }
+
+    /// The news of other nodes. Those of a version that this one does not understand are left out.
+    pub(crate) async fn news(&self) -> Result<impl Stream<Item = NodeNews> + Send + use<>, StreamError> {
+        let messages = self.subscribe(news_subject(&self.config().name)).await?;
+        let node = self.config().node.to_string();
+        Ok(messages.filter_map(move |message| {
+            let announcement = serde_json::from_slice::<Announcement>(&message.payload).ok();
+            ready(announcement.filter(|announcement| announcement.node != node).map(|announcement| announcement.news))
+        }))
+    }
+}
+
+impl RatesBucket {
+    /// Writes a request.
+    pub(crate) async fn write(&self, key: &str, request: &DepartureRequest) -> Result<(), StreamError> {
+        let unavailable = |error: &dyn std::fmt::Display| StreamError::Unavailable(error.to_string());
+        let bytes = serde_json::to_vec(request).map_err(|error| unavailable(&error))?;
+        self.store.put(key, bytes.into()).await.map(drop).map_err(|error| unavailable(&error))
+    }
+
+    /// The last request for each next hop, and then all that follow, in their order. Ends when it cannot
+    /// be read on.
+    pub(crate) async fn read(&self) -> Result<impl Stream<Item = StoredRequest> + Send + use<>, StreamError> {
+        let watch = self.store.watch_with_history(">").await;
+        let entries = watch.map_err(|error| StreamError::Unavailable(error.to_string()))?;
+        let entries = entries.take_while(|entry| ready(entry.is_ok()));
+        Ok(entries.filter_map(|entry| {
+            let stored = entry.ok().and_then(|entry| {
+                let request = serde_json::from_slice(&entry.value).ok()?;
+                let stored_at = u64::try_from(entry.created.unix_timestamp_nanos()).ok()?;
+                Some(StoredRequest { key: entry.key, stored_at, request })
+            });
+            ready(stored)
+        }))
+    }
+}
+
+/// The key of a next hop; None if its name is too long. Characters that keys cannot have are written as
+/// `=` and their octets.
+pub(crate) fn next_hop_key(next_hop: &str) -> Option<String> {
+    let mut key = String::new();
+    for octet in next_hop.bytes() {
+        match octet {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' => key.push(octet.into()),
+            _ => key.push_str(&format!("={octet:02x}")),
+        }
+    }
+    (!key.is_empty() && key.len() <= KEY_BYTES_MAX).then_some(key)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_have_only_what_a_bucket_takes_and_differ_as_names_do() {
+        assert_eq!(next_hop_key("smtp:[mx1.example.org]:25").as_deref(), Some("smtp=3a=5bmx1=2eexample=2eorg=5d=3a25"));
+        assert_ne!(next_hop_key("a=2e"), next_hop_key("a."));
+        assert_eq!((next_hop_key(""), next_hop_key(&"x".repeat(KEY_BYTES_MAX + 1))), (None, None));
+    }
+}

@@ -1,0 +1,287 @@
+//! What nodes share: the rates of next hops, and news about lame next hops, failed logins and used allowances.
+//!
+//! | the servers | a request for departures |
+//! |---|---|
+//! | store it in time | gets what [`DepartureLedger`] says, by the order in which requests were stored |
+//! | do not | gets the [`OwnPart`] of this node, by the number of nodes that were alive |
+//!
+//! Each request is answered, so that whoever asks need not ask again.
+
+use std::collections::HashMap;
+use std::future::{pending, ready};
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use futures_util::stream::{self, FuturesUnordered};
+use futures_util::{FutureExt, Stream, StreamExt};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use super::usage::{self, LimitUse, UsageBuffer};
+use super::{ClusterNode, NodeShared, RETRY_DELAY};
+use crate::clock::boot_time;
+use crate::departures::{DepartureLedger, DepartureRequest, Departures, OwnPart, nanos};
+use crate::jetstream::{NodeNews, RatesBucket, StoredRequest, next_hop_key};
+
+/// A request that was not granted after this time gets the own part.
+const GRANT_TIME_MAX: Duration = Duration::from_secs(1);
+
+/// What the rest of the server tells the other nodes.
+#[derive(Debug)]
+enum NodeMessage {
+    /// Departures are wanted.
+    Departures { next_hop: Box<str>, interval: Duration, count: u32 },
+    /// Something that others should know.
+    News(NodeNews),
+}
+
+/// Takes what this node tells the others. Nothing here waits.
+#[derive(Clone, Debug)]
+pub struct NodeSharing {
+    messages: mpsc::UnboundedSender<NodeMessage>,
+    usage: Arc<UsageBuffer>,
+}
+
+/// What [`NodeSharing`] was told, until the node takes it.
+#[derive(Debug)]
+pub(super) struct NodeMessages {
+    received: mpsc::UnboundedReceiver<NodeMessage>,
+    usage: Arc<UsageBuffer>,
+}
+
+/// Takes what the other nodes tell.
+pub struct SharingCallbacks {
+    /// Departures to a next hop were granted.
+    pub grant: Box<dyn Fn(&str, Departures) + Send + Sync>,
+    /// A next hop was found to be lame.
+    pub report_lame: Box<dyn Fn(&str) + Send + Sync>,
+    /// A login of this user has failed.
+    pub count_failed_login: Box<dyn Fn(&str, IpAddr) + Send + Sync>,
+    /// A key of a limit has used something.
+    pub count_usage: Box<dyn Fn(&LimitUse) + Send + Sync>,
+}
+
+/// Counts departures by where they were granted.
+#[derive(Default)]
+pub(super) struct DepartureCounters {
+    pub(super) shared: AtomicU64,
+    pub(super) own_part: AtomicU64,
+}
+
+impl NodeSharing {
+    pub(super) fn new() -> (NodeSharing, NodeMessages) {
+        let ((messages, received), usage) = (mpsc::unbounded_channel(), Arc::<UsageBuffer>::default());
+        (NodeSharing { messages, usage: usage.clone() }, NodeMessages { received, usage })
+    }
+
+    /// Asks for departures to a next hop. One request at a time for each.
+    pub fn request_departures(&self, next_hop: &str, interval: Duration, count: u32) {
+        self.send(NodeMessage::Departures { next_hop: next_hop.into(), interval, count });
+    }
+
+    /// Tells the other nodes that a next hop is lame.
+    pub fn announce_lame(&self, next_hop: &str) {
+        self.send(NodeMessage::News(NodeNews::LameNextHop(next_hop.into())));
+    }
+
+    /// Tells the other nodes that a login has failed.
+    pub fn announce_failed_login(&self, user: &str, client: IpAddr) {
+        self.send(NodeMessage::News(NodeNews::FailedLogin { user: user.into(), client }));
+    }
+
+    /// Tells the other nodes what a key of a limit has used.
+    pub fn count_usage(&self, limit: &str, quantity: &'static str, key: u128, cost: u64) {
+        self.usage.add(limit, quantity, key, cost);
+    }
+
+    fn send(&self, message: NodeMessage) {
+        // Only fails when the node has stopped.
+        drop(self.messages.send(message));
+    }
+}
+
+impl ClusterNode {
+    /// Begins to answer what [`NodeSharing`] was told, and to pass on what other nodes tell. Called once.
+    pub fn share(&self, callbacks: SharingCallbacks) {
+        let Some(messages) = self.shared.node_messages.lock().take() else { return };
+        let callbacks = Arc::new(callbacks);
+        self.thread.handle().spawn(pass_news(self.shared.clone(), callbacks.clone()));
+        self.thread.handle().spawn(usage::tell_others(self.shared.clone(), messages.usage.clone()));
+        self.thread.handle().spawn(RateTask::new(self.shared.clone(), callbacks).run(messages));
+    }
+}
+
+/// Passes on the news of other nodes, for ever.
+async fn pass_news(shared: Arc<NodeShared>, callbacks: Arc<SharingCallbacks>) {
+    loop {
+        if let Ok(news) = shared.connection.news().await {
+            let mut news = Box::pin(news);
+            while let Some(news) = news.next().await {
+                match news {
+                    NodeNews::LameNextHop(next_hop) => (callbacks.report_lame)(&next_hop),
+                    NodeNews::FailedLogin { user, client } => (callbacks.count_failed_login)(&user, client),
+                    NodeNews::LimitUse(used) => used.iter().for_each(&callbacks.count_usage),
+                }
+            }
+        }
+        sleep(RETRY_DELAY).await;
+    }
+}
+
+type StoredRequests = Pin<Box<dyn Stream<Item = StoredRequest> + Send>>;
+
+/// A request that is not granted yet.
+struct PendingRequest {
+    next_hop: Box<str>,
+    number: u64,
+    interval: Duration,
+    until: Instant,
+}
+
+/// Asks the other nodes, and answers.
+struct RateTask {
+    shared: Arc<NodeShared>,
+    callbacks: Arc<SharingCallbacks>,
+    bucket: Option<RatesBucket>,
+    ledger: DepartureLedger,
+    own_part: OwnPart,
+    /// By key of the next hop.
+    pending: HashMap<String, PendingRequest>,
+    /// Requests that are being written: their key and number, if that has failed.
+    writes: FuturesUnordered<BoxFuture<'static, Option<(String, u64)>>>,
+    number: u64,
+}
+
+impl RateTask {
+    fn new(shared: Arc<NodeShared>, callbacks: Arc<SharingCallbacks>) -> RateTask {
+        let number = (shared.parts.random)();
+        RateTask {
+            shared,
+            callbacks,
+            bucket: None,
+            ledger: DepartureLedger::default(),
+            own_part: OwnPart::default(),
+            pending: HashMap::new(),
+            writes: FuturesUnordered::new(),
+            number,
+        }
+    }
+
+    /// Runs until the node stops.
+    async fn run(mut self, mut messages: NodeMessages) {
+        let mut stored = self.open().await;
+        loop {
+            let timeout = self.pending.values().map(|pending| pending.until).min();
+            tokio::select! {
+                biased;
+                request = stored.next() => match request {
+                    Some(request) => self.handle_stored(request),
+                    None => stored = self.open().await,
+                },
+                Some(failed) = self.writes.next() => self.handle_write(failed),
+                () = until(timeout) => self.grant_overdue(),
+                message = messages.received.recv() => match message {
+                    Some(message) => self.handle_message(message).await,
+                    None => return,
+                },
+            }
+        }
+    }
+
+    /// Opens the log of requests. Without it, every request gets the own part until the next try.
+    async fn open(&mut self) -> StoredRequests {
+        self.bucket = None;
+        let opened = async {
+            // Nobody waits for servers that are not there.
+            self.shared.connection.is_connected().then_some(())?;
+            let bucket = self.shared.connection.rates().await.ok()?;
+            let requests = bucket.read().await.ok()?;
+            Some((bucket, requests))
+        };
+        match opened.await {
+            Some((bucket, requests)) => {
+                self.bucket = Some(bucket);
+                Box::pin(requests)
+            }
+            // Ends soon, and is opened again.
+            None => Box::pin(stream::once(sleep(RETRY_DELAY)).filter_map(|()| ready(None))),
+        }
+    }
+
+    async fn handle_message(&mut self, message: NodeMessage) {
+        match message {
+            NodeMessage::News(news) => self.shared.connection.announce(news).await,
+            NodeMessage::Departures { next_hop, interval, count } => self.request(next_hop, interval, count),
+        }
+    }
+
+    fn request(&mut self, next_hop: Box<str>, interval: Duration, count: u32) {
+        let bucket = self.bucket.clone().filter(|_| self.shared.connection.is_connected());
+        let (Some(bucket), Some(key)) = (bucket, next_hop_key(&next_hop)) else {
+            return self.grant_own_part(&next_hop, interval);
+        };
+        self.number = self.number.wrapping_add(1);
+        let request = DepartureRequest {
+            node: self.shared.parts.config.node.to_string(),
+            number: self.number,
+            interval: nanos(interval),
+            count,
+            free_at: self.ledger.free_at(&key),
+        };
+        let pending =
+            PendingRequest { next_hop, number: self.number, interval, until: Instant::now() + GRANT_TIME_MAX };
+        self.pending.insert(key.clone(), pending);
+        let write = async move { bucket.write(&key, &request).await.is_err().then_some((key, request.number)) };
+        self.writes.push(write.boxed());
+    }
+
+    fn handle_stored(&mut self, StoredRequest { key, stored_at, request }: StoredRequest) {
+        let departures = self.ledger.handle_request(&key, stored_at, &request);
+        if request.node != self.shared.parts.config.node.as_str() {
+            return;
+        }
+        // One that comes too late is lost: its departures are nobody's.
+        if self.pending.get(&key).is_some_and(|pending| pending.number == request.number)
+            && let Some(pending) = self.pending.remove(&key)
+        {
+            self.shared.departures.shared.fetch_add(departures.count.into(), Relaxed);
+            (self.callbacks.grant)(&pending.next_hop, departures);
+        }
+    }
+
+    fn handle_write(&mut self, failed: Option<(String, u64)>) {
+        let Some((key, number)) = failed else { return };
+        if self.pending.get(&key).is_some_and(|pending| pending.number == number)
+            && let Some(pending) = self.pending.remove(&key)
+        {
+            self.grant_own_part(&pending.next_hop, pending.interval);
+        }
+    }
+
+    fn grant_overdue(&mut self) {
+        let now = Instant::now();
+        let overdue: Vec<PendingRequest> =
+            self.pending.extract_if(|_, pending| pending.until <= now).map(|(_, pending)| pending).collect();
+        for pending in overdue {
+            self.grant_own_part(&pending.next_hop, pending.interval);
+        }
+    }
+
+    fn grant_own_part(&mut self, next_hop: &str, interval: Duration) {
+        let nodes = self.shared.counters.nodes();
+        let departures = self.own_part.grant(next_hop, interval, nodes, boot_time().0);
+        self.shared.departures.own_part.fetch_add(departures.count.into(), Relaxed);
+        (self.callbacks.grant)(next_hop, departures);
+    }
+}
+
+async fn until(time: Option<Instant>) {
+    match time {
+        Some(time) => sleep_until(time).await,
+        None => pending().await,
+    }
+}

@@ -1,0 +1,101 @@
+"""What operators see and do in a cluster from any of its nodes: one queue, metrics, lanes taken over by hand."""
+
+import json
+import subprocess
+import time
+import unittest
+
+from cluster_case import ClusterCase
+from harness import await_that
+
+_UNAVAILABLE = 69  # the exit status
+
+
+class ClusterOperators(ClusterCase):
+    def start_filled(self):
+        """Two nodes with mail that waits; returns them, and its subjects."""
+        first, second = self.node("first"), self.node("second")
+        for server in (first, second):
+            server.start()
+        subjects = [self.fill(first, 3), self.fill(second, 2)]
+        await_that(lambda: len(self.nodes(first)) == 2, "both nodes are known", first)
+        return first, second, subjects
+
+    def nodes(self, server):
+        return self.rows(server, "cluster", "nodes")
+
+    def rows(self, server, *words):
+        return [json.loads(line) for line in self.command(server, *words, "--json").splitlines()]
+
+    def metrics(self, server):
+        """The metrics of this node."""
+        return self.rows(server, "status", "--node", server.folder.parent.name)[0]["metrics"]
+
+    def attempt(self, server, *words):
+        """A command that may fail."""
+        argv = [str(server.binary), "--config", str(server.config), *words]
+        return subprocess.run(argv, capture_output=True, text=True, timeout=60)
+
+    def test_a_queue_is_listed_and_changed_from_any_node(self):
+        first, second, _ = self.start_filled()
+        rows = self.rows(second, "queue", "list")
+        self.assertEqual(sorted(row["node"] for row in rows), ["first"] * 3 + ["second"] * 2)
+        self.assertEqual(int(self.command(second, "queue", "list", "--count")), 5)
+        self.assertEqual((self.queued(first), self.queued(second)), (3, 2))
+        self.assertIn("5 recipients to be held", self.command(second, "queue", "hold", "--all"))
+        self.assertEqual({row["state"] for row in self.rows(first, "queue", "list")}, {"held"})
+        # The node that does it says who asked.
+        self.assertIn("on node second", first.log.read_text())
+        self.assertIn("3 recipients to be released", self.command(second, "queue", "release", "--all", "--node", "first"))
+        await_that(lambda: "held" not in [row["state"] for row in self.rows(first, "queue", "list", "--node", "first")],
+                   "released", first)  # fmt: skip
+        self.assertEqual({row["state"] for row in self.rows(first, "queue", "list", "--node", "second")}, {"held"})
+        there = next(row["id"] for row in rows if row["node"] == "first")
+        explained = self.command(second, "explain", there)
+        self.assertTrue(explained.startswith("# node first\n") and there in explained, explained)
+        self.assertEqual([row["node"] for row in self.rows(second, "status")], ["first", "second"])
+
+    def test_a_node_that_does_not_answer_is_named(self):
+        first, second, _ = self.start_filled()
+        second.process.kill()
+        done = self.attempt(first, "queue", "list", "--count")
+        # It is known for some seconds after its last sign of life.
+        self.assertEqual((done.returncode, done.stdout.strip()), (_UNAVAILABLE, "3"), done.stderr)
+        self.assertIn("node second ", done.stderr)
+        self.assertEqual(self.attempt(first, "queue", "list", "--node", "first").returncode, 0)
+
+    def test_metrics_show_leases_copies_and_lanes(self):
+        first, second, _ = self.start_filled()
+        found = self.metrics(first)
+        self.assertEqual(found["mailrace_cluster_connected"], 1)
+        self.assertEqual(found['mailrace_cluster_lanes{role="own"}'], 1)
+        self.assertGreater(found["mailrace_cluster_lease_seconds"], 0)
+        self.assertGreaterEqual(found['mailrace_cluster_batches_total{result="stored"}'], 3)
+        self.assertEqual(found["mailrace_cluster_stream_messages"], 3)
+        await_that(lambda: self.metrics(first)["mailrace_cluster_nodes"] == 2, "two nodes", first, 30)
+        second.kill()
+        self.await_takeover(first)
+        await_that(lambda: self.metrics(first)['mailrace_cluster_lanes{role="adopted"}'] == 1, "adopted", first)
+        self.assertEqual(self.metrics(first)["mailrace_cluster_takeovers_total"], 1)
+
+    def test_a_lane_with_a_long_lease_is_taken_over_by_hand(self):
+        first, second = (self.node(name, lease=60) for name in ("first", "second"))
+        first.start()
+        second.start()
+        subjects = self.fill(first, 4)
+        lane = next(row["lane"] for row in self.rows(first, "cluster", "status") if row["role"] == "owner")
+        refused = self.attempt(second, "cluster", "adopt", lane)
+        self.assertEqual(refused.returncode, 1, refused)
+        self.assertIn("node first", refused.stderr)
+        first.kill()
+        begin = time.monotonic()
+        await_that(lambda: len(self.nodes(second)) == 1, "first is not alive", second, 40)
+        self.assertIn("is taken over", self.command(second, "cluster", "adopt", lane))
+        self.await_takeover(second)
+        self.assertLess(time.monotonic() - begin, 60)
+        host = self.open_host()
+        self.assertEqual(self.await_delivery(host, subjects, second), sorted(subjects))
+
+
+if __name__ == "__main__":
+    unittest.main()
