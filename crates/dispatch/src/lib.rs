@@ -285,7 +285,17 @@ impl Dispatcher {
         scheduler: SchedulerHandle,
         receiver: SchedulerReceiver,
     ) -> io::Result<Dispatcher> {
-        let DispatcherParts { spool, queues, config, smtp_threads, launcher, lane_fence, next_hop_sharing, redirects, .. } = parts;
+        let DispatcherParts {
+            spool,
+            queues,
+            config,
+            smtp_threads,
+            launcher,
+            lane_fence,
+            next_hop_sharing,
+            redirects,
+            ..
+        } = parts;
         let (attempts, tls_sessions, log) = (parts.outcome_counters, parts.tls_sessions, parts.log);
         let DispatcherConfig { directory, tables, rules, router, transports, local_transports, notices, hostname } =
             config;

@@ -223,8 +223,6 @@ pub enum Command {
     },
 }
 
-}
-
 /// Commands for tokens.
 #[derive(Debug, Subcommand)]
 pub enum TokenCommand {

@@ -26,8 +26,7 @@ use control::process::DrainRequest;
 use control::request::{ActionRequest, ControlRequest};
 use control::text::{DurationArg, SerdeAsText, plural};
 use control::{
-    Deliverability, REQUEST_OCTETS_MAX, RecipientFilter, ReloadAnswer, adaptive_text, list, load_text, message_history,
-    summary_text,
+    Deliverability, REQUEST_OCTETS_MAX, RecipientFilter, ReloadAnswer, list, load_text, message_history, summary_text,
 };
 
 use crate::cli::{ExplainArgs, ExplainTarget, NodeArgs, QueueActionArgs, QueueHistoryArgs, QueueListArgs};

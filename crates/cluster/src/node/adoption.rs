@@ -15,14 +15,13 @@ use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
 use tokio::time::{Duration, sleep};
 
-use super::NodeShared;
 use super::claim::{EndFailure, claim, end_of, is_closed, take_up};
 use super::copies::reader;
 use super::folders::{mark_copied, mark_finished};
 use super::replay::{ReplayFailure, ReplayedLane, replay};
 use super::{ClusterNode, NodeShared};
 use crate::jetstream::parse_lane;
-use crate::lane::StreamTail;
+use crate::lane::{StreamTail, TailFailure};
 use crate::{LaneHandle, LaneStream, NodeEntry, NodeName};
 
 /// The pause before a lane is restored again after a failure.
