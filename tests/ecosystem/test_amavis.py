@@ -6,7 +6,7 @@ import pathlib
 import re
 import unittest
 
-from daemons import CLIENT, DaemonCase, header, installed, spam, whole_message
+from daemons import CLIENT, DaemonCase, can_run, header, spam, whole_message
 from harness import await_messages, await_that
 from outbound import EVERYONE, await_event, identity, mail_events
 from peers.smtp import free_port
@@ -35,7 +35,7 @@ $LOGFILE = "$MYHOME/amavis.log";
 """
 
 
-@unittest.skipUnless(installed("amavisd"), "amavis is not installed")
+@unittest.skipUnless(can_run("amavisd"), "amavis is not installed, or we are not root")
 class Amavis(DaemonCase):
     @classmethod
     def setUpClass(cls):
