@@ -13,8 +13,8 @@ use protocol::sasl::Nonce;
 use protocol::sasl::client::LoginMechanism;
 use protocol::smtp::MailProtocol;
 use protocol::smtp::client::{
-    CommandArgument, ContentSize, RecipientOutcome, SmtpClient, SmtpClientConfig, SmtpClientEvent, SmtpCredentials,
-    Transaction,
+    CommandArgument, ContentSize, ForwardedClient, RecipientOutcome, SmtpClient, SmtpClientConfig, SmtpClientEvent,
+    SmtpCredentials, Transaction,
 };
 
 const NOW: Timestamp = Timestamp(0);
@@ -103,5 +103,10 @@ fn settle(client: &mut SmtpClient, outcome: &mut Outcome, is_all_sent: bool) {
 fn transaction() -> Transaction {
     let address = |text: &str| -> Address { text.parse().expect("an address") };
     let recipients = [address("c@d.example"), address("e@d.example")];
-    Transaction::new(Some(address("a@b.example")), recipients, ContentSize::from_message(b"Subject: x\r\n\r\n.text"))
+    let content = ContentSize::from_message(b"Subject: x\r\n\r\n.text");
+    let client = ForwardedClient { address: None, helo: "a b".into(), ident: "1-0-1".into() };
+    Transaction {
+        client: Some(Box::new(client)),
+        ..Transaction::new(Some(address("a@b.example")), recipients, content)
+    }
 }

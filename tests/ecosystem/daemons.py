@@ -32,7 +32,7 @@ class Daemon:
     def __init__(self, home, argv, user=None, **environment):
         self.name = pathlib.Path(argv[0]).name
         self.log = home / f"{self.name}.log"
-        other = {"user": user, "group": pwd.getpwnam(user).pw_gid, "extra_groups": []} if user and is_root() else {}
+        other = {"user": user, "group": pwd.getpwnam(user).pw_gid, "extra_groups": []} if user else {}
         with open(self.log, "wb") as log:
             self._process = subprocess.Popen(
                 list(map(str, argv)), cwd=home, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
@@ -71,7 +71,7 @@ class DaemonCase(OutboundCase):
         made = folder()
         cls.addClassCleanup(made.cleanup)
         home = pathlib.Path(made.name)
-        if user and is_root():
+        if user:
             shutil.chown(home, user, pwd.getpwnam(user).pw_gid)
         return home
 
@@ -98,14 +98,10 @@ class DaemonCase(OutboundCase):
             return connection.deliver(message, *(recipients or ["alice@bench.test"]), sender=sender)
 
 
-def is_root():
-    """Whether daemons can run as other users."""
-    return os.geteuid() == 0
-
-
-def installed(*programs):
-    """Whether all of them are installed."""
-    return all(shutil.which(program, path=f"{os.environ['PATH']}:/usr/sbin:/sbin") for program in programs)
+def can_run(*programs):
+    """Whether all of them are installed, and can run as the users of their packages."""
+    path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
+    return os.geteuid() == 0 and all(shutil.which(program, path=path) for program in programs)
 
 
 def header(path):

@@ -3,11 +3,12 @@ bounces with its text.
 """
 
 import pathlib
+import re
 import unittest
 
-from daemons import DaemonCase, header, installed, spam, whole_message
+from daemons import CLIENT, DaemonCase, can_run, header, spam, whole_message
 from harness import await_messages, await_that
-from outbound import EVERYONE, await_event, mail_events
+from outbound import EVERYONE, await_event, identity, mail_events
 from peers.smtp import free_port
 from recipes import recipe
 
@@ -34,7 +35,7 @@ $LOGFILE = "$MYHOME/amavis.log";
 """
 
 
-@unittest.skipUnless(installed("amavisd"), "amavis is not installed")
+@unittest.skipUnless(can_run("amavisd"), "amavis is not installed, or we are not root")
 class Amavis(DaemonCase):
     @classmethod
     def setUpClass(cls):
@@ -85,11 +86,14 @@ class Amavis(DaemonCase):
         bounced = await_event(server, "bounced", to="<bob@bench.test>")
         self.assertRegex(bounced.reason, r"^554 5\.7\.0 Reject, id=.* BANNED")
 
-    def test_mail_of_strangers_is_marked_too(self):
+    def test_it_knows_the_client(self):
         server = self.serve_filtered(networks=EVERYONE)
-        reply = self.deliver(server, whole_message("stranger"))
+        reply = self.deliver(server, whole_message("stranger"), sender="stranger@client.test")
         self.assertEqual(reply.code, 250, reply)
         self.assertIn("x-spam-score", header(await_messages(server, "alice", 1)[0]))
+        passed = re.search(r"Passed CLEAN.*<stranger@client\.test>.*", (self.home / "amavis.log").read_text())[0]
+        self.assertRegex(passed, rf"^Passed CLEAN {{\w+}}, \[{re.escape(CLIENT)}\]")
+        self.assertIn(identity(reply), passed)
 
 
 if __name__ == "__main__":

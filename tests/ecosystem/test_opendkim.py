@@ -6,7 +6,7 @@ import pathlib
 import unittest
 
 import dkim_verifier
-from daemons import DaemonCase, header, installed
+from daemons import DaemonCase, can_run, header
 from harness import await_messages, folder
 from outbound import EVERYONE
 from peers.mailrace import route
@@ -14,7 +14,7 @@ from recipes import recipe
 from test_dkim_signing import Keys, message, signatures
 
 
-@unittest.skipUnless(installed("opendkim") and dkim_verifier.is_installed(), "OpenDKIM or dkimpy is not installed")
+@unittest.skipUnless(can_run("opendkim") and dkim_verifier.is_installed(), "OpenDKIM or dkimpy is not installed, or we are not root")
 class OpenDkim(DaemonCase):
     @classmethod
     def setUpClass(cls):

@@ -5,7 +5,7 @@ import shlex
 import time
 import unittest
 
-from daemons import CLIENT, DaemonCase, header, installed, whole_message
+from daemons import CLIENT, DaemonCase, can_run, header, whole_message
 from harness import await_messages
 from name_server import NameServer
 from peers.smtp import free_port
@@ -21,7 +21,7 @@ dns.resolver.default_resolver.port = {port}
 """
 
 
-@unittest.skipUnless(installed("postgrey"), "postgrey is not installed")
+@unittest.skipUnless(can_run("postgrey"), "postgrey is not installed, or we are not root")
 class Postgrey(DaemonCase):
     @classmethod
     def setUpClass(cls):
@@ -45,7 +45,7 @@ class Postgrey(DaemonCase):
         self.assertRegex(header(await_messages(server, "alice", 1)[0])["x-greylist"], r"^delayed \d+ seconds by postgrey")
 
 
-@unittest.skipUnless(installed("policyd-spf", "systemd-socket-activate"), "policyd-spf or systemd is not installed")
+@unittest.skipUnless(can_run("policyd-spf", "systemd-socket-activate"), "policyd-spf or systemd is not installed, or we are not root")
 class PolicydSpf(DaemonCase):
     @classmethod
     def setUpClass(cls):

@@ -5,7 +5,7 @@ import re
 import time
 import unittest
 
-from daemons import CLIENT, DaemonCase, header, installed, is_root, spam, whole_message
+from daemons import CLIENT, DaemonCase, can_run, header, spam, whole_message
 from harness import Client, await_messages, await_that
 from name_server import NameServer
 from outbound import identity
@@ -27,7 +27,7 @@ DOUBTFUL { type = "header"; header = "subject"; regexp = true; map = "$LOCAL_CON
 """
 
 
-@unittest.skipUnless(installed("rspamd", "redis-server"), "rspamd and redis-server are not installed")
+@unittest.skipUnless(can_run("rspamd", "redis-server"), "rspamd and redis-server are not installed, or we are not root")
 class Rspamd(DaemonCase):
     @classmethod
     def setUpClass(cls):
@@ -44,8 +44,7 @@ class Rspamd(DaemonCase):
         texts = {"127.0.0.1:11332": f"127.0.0.1:{cls.port}", "127.0.0.1:6379": f"127.0.0.1:{redis}"}
         cls.recipe = recipe("rspamd").with_texts(texts)
         cls.write_configuration(names)
-        user = ["-u", USER, "-g", USER] if is_root() else []
-        argv = ["rspamd", "-f", "-c", "/etc/rspamd/rspamd.conf", *user]
+        argv = ["rspamd", "-f", "-c", "/etc/rspamd/rspamd.conf", "-u", USER, "-g", USER]
         for name, place in {"DBDIR": "db", "RUNDIR": "run", "LOGDIR": "log", "LOCAL_CONFDIR": "."}.items():
             argv.append(f"--var={name}={cls.home / place}")
         cls.start_daemon(cls.home, argv, port=cls.port)

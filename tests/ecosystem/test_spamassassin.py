@@ -4,7 +4,7 @@ import shlex
 import shutil
 import unittest
 
-from daemons import DaemonCase, header, installed, spam, whole_message
+from daemons import DaemonCase, can_run, header, spam, whole_message
 from harness import await_messages
 from peers.smtp import free_port
 from recipes import recipe
@@ -14,7 +14,7 @@ MILTER_USER = "spamass-milter"
 DOUBTFUL = "header DOUBTFUL Subject =~ /doubtful/\nscore DOUBTFUL 8\n"
 
 
-@unittest.skipUnless(installed("spamd", "spamass-milter"), "spamd and spamass-milter are not installed")
+@unittest.skipUnless(can_run("spamd", "spamass-milter"), "spamd and spamass-milter are not installed, or we are not root")
 class SpamAssassin(DaemonCase):
     @classmethod
     def setUpClass(cls):

@@ -74,8 +74,10 @@ class Browser:
         return self._order("element", {"using": "xpath", "value": xpath})[ELEMENT]
 
     def click(self, xpath):
-        """Clicks what a person could click."""
-        self._order(f"element/{self._element(xpath)}/click")
+        """Clicks what a person could click, as soon as it is shown."""
+        element = f"element/{self._element(xpath)}"
+        self.await_that(lambda: self._ask("GET", f"/session/{self.session}/{element}/displayed"), xpath)
+        self._order(f"{element}/click")
 
     def type(self, xpath, text):
         """Types into a field."""

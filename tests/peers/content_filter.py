@@ -3,7 +3,7 @@
 import re
 import smtplib
 
-from hosts import Host
+from hosts import EXTENSIONS, Host
 
 MARK = b"X-Filtered: yes\r\n"
 
@@ -15,7 +15,7 @@ class ContentFilter:
 
     def __init__(self):
         self.back_to = None
-        self.host = Host(script={"message": self._judge})
+        self.host = Host(script={"message": self._judge}, extensions=[*EXTENSIONS, "XFORWARD NAME ADDR HELO IDENT SOURCE"])
 
     @property
     def target(self):

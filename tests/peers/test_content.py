@@ -79,7 +79,8 @@ class Actions(ContentCase):
         self.assertTrue(self.send(server, make_message("later")).is_a(451, "4.7.1"))
         self.assertEqual(self.send(server, make_message("hello")).code, 250)
         self.received(server)
-        self.assertEqual(mail_events(server, "refused")[0].fields["rule"], "no spam")
+        refused = await_that(lambda: mail_events(server, "refused"), "the first refusal", server)
+        self.assertEqual(refused[0].fields["rule"], "no spam")
 
     def test_mail_is_held_dropped_redirected_and_copied(self):
         server = self.serve(

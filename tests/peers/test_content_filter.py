@@ -20,6 +20,7 @@ SETTINGS = """
 type = "smtp"
 next_hop = "{}"
 tls = "never"
+xforward = true
 probe = {{ failures = 1000 }}
 
 [content_filter]
@@ -65,6 +66,13 @@ class Filtered(OutboundCase):
         (relayed,) = self.await_messages(self.far, 1, self.server)
         self.assertEqual((relayed.recipients, relayed.content.count(MARK)), (["TO:<y@far.test>"], 1))
         self.assertEqual(len(self.filter.messages), 1)
+
+    def test_the_filter_is_told_of_the_client(self):
+        sent = self.send(self.server, "bob@bench.test", "y@far.test")
+        self.await_messages(self.far, 1, self.server)
+        (told,) = [line for session in self.filter.host.sessions for line in session.commands if line.startswith("XFORWARD")]
+        self.assertEqual(told, f"XFORWARD ADDR=127.0.0.1 HELO=client.test IDENT={sent} SOURCE=REMOTE")
+        self.assertNotIn("XFORWARD", [line.split()[0] for session in self.far.sessions for line in session.commands])
 
     def test_aliases_are_not_expanded_again(self):
         self.send(self.server, "team@bench.test")

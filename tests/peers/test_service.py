@@ -13,7 +13,7 @@ import time
 import unittest
 import unittest.mock
 
-from harness import Client, Mailrace, await_messages, folder, make_message
+from harness import Client, Mailrace, await_messages, await_that, folder, make_message
 from peers.mailrace import route
 from peers.smtp import free_port
 
@@ -139,7 +139,7 @@ class Service(unittest.TestCase):
         client = self.connected(port)
         with client:
             self.assertEqual(client.greet().code, 250)
-        self.assertIn(f"address=127.0.0.1:{port}", self.server.log.read_text())
+        await_that(lambda: f"address=127.0.0.1:{port}" in self.server.log.read_text(), "its address", self.server)
 
     def connected(self, port):
         """A client, as soon as the port accepts connections."""

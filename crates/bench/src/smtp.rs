@@ -269,6 +269,7 @@ fn client_config(options: &SendOptions) -> SmtpClientConfig {
         credentials: options.auth.clone(),
         pipelining: options.pipelining,
         chunking: options.bdat,
+        xforward: false,
         timeouts: Timeouts::uniform(options.load.timeout),
     }
 }

@@ -10,9 +10,9 @@ use mail::{BodyType, DsnNotify, DsnReturn, Timestamp};
 use protocol::sasl::Nonce;
 use protocol::sasl::client::LoginMechanism;
 use protocol::smtp::client::{
-    CloseReason, CommandArgument, ContentSize, DotStuffing, MailProtocol, RecipientOutcome, SmtpClient,
-    SmtpClientConfig, SmtpClientEvent, SmtpClientOutput, SmtpCredentials, SmtpStage, Timeouts, TlsPolicy, Transaction,
-    TransactionRecipient, stuff_dots,
+    CloseReason, CommandArgument, ContentSize, DotStuffing, ForwardedClient, MailProtocol, RecipientOutcome,
+    SmtpClient, SmtpClientConfig, SmtpClientEvent, SmtpClientOutput, SmtpCredentials, SmtpStage, Timeouts, TlsPolicy,
+    Transaction, TransactionRecipient, stuff_dots,
 };
 
 /// How bytes are transferred.
@@ -171,6 +171,7 @@ impl<'a> Run<'a> {
                 ("SMTPUTF8", "") => self.next.smtputf8 = true,
                 ("RET", "FULL") => self.next.ret = Some(DsnReturn::Full),
                 ("RET", "HDRS") => self.next.ret = Some(DsnReturn::Headers),
+                ("CLIENT", address) => self.next.client = Some(Box::new(forwarded(address))),
                 ("ENVID", envid) => self.next.envid = Some(CommandArgument::new(envid).expect("a word")),
                 _ => panic!("{}.smtp: unknown parameter of MAIL: {parameter}", self.transcript.name),
             }
@@ -268,6 +269,11 @@ fn name(stage: SmtpStage) -> String {
         SmtpStage::Message(Some(index)) => format!("message {}", index + 1),
         other => format!("{other:?}").to_ascii_lowercase(),
     }
+}
+
+fn forwarded(address: &str) -> ForwardedClient {
+    let address = Some(address.parse().expect("an IP address"));
+    ForwardedClient { address, helo: "mail.client.example".into(), ident: "1-0-1".into() }
 }
 
 fn empty_transaction() -> Transaction {

@@ -253,6 +253,7 @@ fn stage_name(stage: SmtpStage) -> &'static str {
         SmtpStage::StartTls => "STARTTLS",
         SmtpStage::Auth => "AUTH",
         SmtpStage::Idle => "between messages",
+        SmtpStage::Xforward => "XFORWARD",
         SmtpStage::Mail => "MAIL",
         SmtpStage::Rcpt(_) => "RCPT",
         SmtpStage::Data => "DATA",

@@ -258,6 +258,7 @@ fn client_config(section: &mut Section<'_, '_>, defaults: SmtpClientConfig) -> S
         helo: section.take("helo", &value_kind::HOST).map_or(defaults.helo, |host| helo_argument(&host)),
         pipelining: section.take_or("pipelining", &value_kind::FLAG, defaults.pipelining),
         chunking: section.take_or("chunking", &value_kind::FLAG, defaults.chunking),
+        xforward: section.take_or("xforward", &value_kind::FLAG, defaults.xforward),
         ..defaults
     }
 }

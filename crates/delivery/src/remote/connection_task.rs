@@ -11,8 +11,8 @@ use std::time::Duration;
 use mail::{Address, BodyError, BodyType, DsnNotify, Envelope, Outcome, Recipient, TlsFailure, TlsProof, TlsSession};
 use net::Endpoint;
 use protocol::smtp::client::{
-    CloseReason, CommandArgument, ContentSize, RecipientOutcome, SmtpClientEvent, SmtpStage, Transaction,
-    TransactionRecipient,
+    CloseReason, CommandArgument, ContentSize, ForwardedClient, RecipientOutcome, SmtpClientEvent, SmtpStage,
+    Transaction, TransactionRecipient,
 };
 use tokio::time::Instant;
 
@@ -363,6 +363,7 @@ impl<'a, T> TaskRun<'a, T> {
             envid: envelope.envid.as_deref().and_then(|envid| CommandArgument::new(envid).ok()),
             sender,
             recipients,
+            client: task.next_hop.config.client.xforward.then(|| Box::new(forwarded_client(task))),
         })
     }
 
@@ -411,12 +412,18 @@ fn transaction_sender<T>(task: &RemoteTask<T>, first: &Recipient) -> Option<Addr
 /// that it is closing.
 fn is_stale(closed: &CloseReason, verdicts: &[RecipientOutcome]) -> bool {
     match closed {
-        CloseReason::Ended(SmtpStage::Mail | SmtpStage::Idle) => true,
-        CloseReason::Shutdown(_) => {
-            verdicts.iter().all(|verdict| matches!(verdict, RecipientOutcome::Refused { stage: SmtpStage::Mail, .. }))
-        }
+        CloseReason::Ended(SmtpStage::Xforward | SmtpStage::Mail | SmtpStage::Idle) => true,
+        CloseReason::Shutdown(_) => verdicts.iter().all(|verdict| {
+            matches!(verdict, RecipientOutcome::Refused { stage: SmtpStage::Xforward | SmtpStage::Mail, .. })
+        }),
         _ => false,
     }
+}
+
+/// The client of the message, for a content filter.
+fn forwarded_client<T>(task: &RemoteTask<T>) -> ForwardedClient {
+    let client = &task.envelope.client;
+    ForwardedClient { address: client.address, helo: client.helo.clone(), ident: task.id.to_string().into() }
 }
 
 fn recipient(recipient: &mail::Recipient) -> TransactionRecipient {

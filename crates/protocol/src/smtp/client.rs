@@ -7,7 +7,7 @@
 //!
 //! PIPELINING (RFC 2920), SIZE (1870), 8BITMIME (6152), SMTPUTF8 (6531), CHUNKING (3030), DSN
 //! (3461), LIMITS (9422), STARTTLS (3207) and AUTH (4954) are used if the
-//! server offers and the [`SmtpClientConfig`] allows them.
+//! server offers and the [`SmtpClientConfig`] allows them; Postfix's XFORWARD if a transaction asks for it.
 //!
 //! # States
 //!
@@ -30,6 +30,7 @@
 mod config;
 mod event;
 mod extensions;
+mod forwarded;
 mod greeting;
 mod outbox;
 mod reply;
@@ -55,6 +56,7 @@ pub use event::{
     BeginTransactionError, CloseReason, MissingCapability, RecipientOutcome, SmtpClientEvent, SmtpStage, SmtpViolation,
 };
 pub use extensions::Extensions;
+pub use forwarded::{ForwardedAttributes, ForwardedClient};
 pub use outbox::SmtpClientOutput;
 pub use reply::{LINE_OCTETS_MAX, REPLY_LINES_MAX, REPLY_OCTETS_MAX};
 pub use transaction::{ContentSize, DotStuffing, Transaction, TransactionRecipient, stuff_dots};

@@ -31,6 +31,9 @@ pub struct SmtpClientConfig {
     pub pipelining: bool,
     /// Send messages by BDAT (RFC 3030) if the server offers it.
     pub chunking: bool,
+    /// Tell the server of the client of each message, if it offers XFORWARD. For the driver, which gives
+    /// the client with each transaction.
+    pub xforward: bool,
     /// The timeouts.
     pub timeouts: Timeouts,
 }
@@ -46,6 +49,7 @@ impl SmtpClientConfig {
             credentials: None,
             pipelining: true,
             chunking: false,
+            xforward: false,
             timeouts,
         }
     }

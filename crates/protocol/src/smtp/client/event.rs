@@ -42,6 +42,8 @@ pub enum SmtpStage {
     Auth,
     /// No transaction is open.
     Idle,
+    /// XFORWARD, before MAIL.
+    Xforward,
     /// MAIL.
     Mail,
     /// RCPT for the recipient with this index.
@@ -65,6 +67,7 @@ impl fmt::Display for SmtpStage {
             SmtpStage::StartTls => "STARTTLS",
             SmtpStage::Auth => "AUTH",
             SmtpStage::Idle => "between messages",
+            SmtpStage::Xforward => "XFORWARD",
             SmtpStage::Mail => "MAIL",
             SmtpStage::Rcpt(_) => "RCPT",
             SmtpStage::Data => "DATA",

@@ -4,6 +4,8 @@ use std::num::NonZeroU32;
 
 use mail::Address;
 
+use super::ForwardedAttributes;
+
 /// The extensions that a client can use. All are absent before the reply to EHLO, after HELO, and
 /// between STARTTLS and the next EHLO.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -32,6 +34,8 @@ pub struct Extensions {
     pub recipient_domains_max: Option<NonZeroU32>,
     /// The mechanisms of AUTH (RFC 4954), separated by spaces; empty without AUTH.
     pub mechanisms: Box<str>,
+    /// The attributes of XFORWARD (Postfix's XFORWARD_README).
+    pub xforward: ForwardedAttributes,
 }
 
 impl Extensions {
@@ -78,6 +82,7 @@ impl Extensions {
             _ if keyword.eq_ignore_ascii_case("ENHANCEDSTATUSCODES") => self.enhanced_codes = true,
             _ if keyword.eq_ignore_ascii_case("LIMITS") => self.take_limits(rest),
             _ if keyword.eq_ignore_ascii_case("AUTH") => self.mechanisms = join(&self.mechanisms, rest),
+            _ if keyword.eq_ignore_ascii_case("XFORWARD") => self.xforward = ForwardedAttributes::parse(rest),
             _ => {}
         }
     }

@@ -6,7 +6,7 @@ use std::io::Write as _;
 use mail::{Address, BodyType, DsnNotify, DsnReturn};
 use memchr::memmem;
 
-use super::{BeginTransactionError, CommandArgument, Extensions};
+use super::{BeginTransactionError, CommandArgument, Extensions, ForwardedClient};
 
 /// One message to some recipients at one server. The client keeps none of it once it has begun.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,6 +25,8 @@ pub struct Transaction {
     pub ret: Option<DsnReturn>,
     /// ENVID= (RFC 3461), in xtext.
     pub envid: Option<CommandArgument>,
+    /// The client to tell of by XFORWARD, if the server offers it.
+    pub client: Option<Box<ForwardedClient>>,
 }
 
 /// A recipient of a transaction.
@@ -123,6 +125,7 @@ impl Transaction {
             smtputf8: false,
             ret: None,
             envid: None,
+            client: None,
         }
     }
 

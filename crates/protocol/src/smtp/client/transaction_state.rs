@@ -4,6 +4,7 @@
 //!
 //! | due        | 2xx                     | 3xx                               | 4xx, 5xx                           |
 //! |------------|-------------------------|-----------------------------------|------------------------------------|
+//! | Xforward   | Mail                    | violation                         | as 2xx                             |
 //! | Mail       | Rcpt(0)                 | violation                         | all are refused                    |
 //! | Rcpt(i)    | the next one            | violation                         | this one is refused                |
 //! | Data       | violation               | Message; a lone dot if all failed | the rest is refused; over          |
@@ -44,6 +45,7 @@ pub(super) struct TransactionState {
 /// The next expected reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AwaitedReply {
+    Xforward,
     Mail,
     Rcpt(usize),
     Data,
@@ -55,6 +57,7 @@ enum AwaitedReply {
 impl TransactionState {
     pub(super) fn stage(&self) -> SmtpStage {
         match self.due {
+            AwaitedReply::Xforward => SmtpStage::Xforward,
             AwaitedReply::Mail => SmtpStage::Mail,
             AwaitedReply::Rcpt(index) => SmtpStage::Rcpt(index),
             AwaitedReply::Data => SmtpStage::Data,
@@ -116,7 +119,10 @@ impl SmtpClient {
         let Transaction { content, recipients, .. } = transaction;
         let grouped = self.config.pipelining && self.extensions.pipelining;
         let chunked = self.dot_stuffing() == DotStuffing::Plain;
-        let mut lines = transaction.envelope_lines(&self.extensions);
+        let mut lines =
+            transaction.client.as_ref().map_or_else(Vec::new, |client| client.line(self.extensions.xforward));
+        let due = if lines.is_empty() { AwaitedReply::Mail } else { AwaitedReply::Xforward };
+        lines.append(&mut transaction.envelope_lines(&self.extensions));
         let envelope_octets = lines.len();
         if chunked {
             lines.extend_from_slice(format!("BDAT {} LAST\r\n", content.octets).as_bytes());
@@ -126,7 +132,7 @@ impl SmtpClient {
         let octets = lines.len();
         self.outbox.hold(lines);
         let mut state = TransactionState {
-            due: AwaitedReply::Mail,
+            due,
             content: *content,
             chunked,
             is_open: false,
@@ -158,6 +164,7 @@ impl SmtpClient {
             return self.close_for_violation(SmtpViolation::Unexpected { stage, code: reply.code });
         }
         match state.due {
+            AwaitedReply::Xforward => self.advance(TransactionState { due: AwaitedReply::Mail, ..state }),
             AwaitedReply::Mail => self.mail_replied(state, reply),
             AwaitedReply::Rcpt(index) => self.rcpt_replied(state, index, reply),
             AwaitedReply::Data => self.data_replied(state, reply),
