@@ -257,7 +257,8 @@ class Reading(ApiCase):
         self.assertIn("load average", [gauge["gauge"] for gauge in limits["gauges"]])
         self.assertIn("load average", run(self.server, "load"))
         status = self.get("/api/v1/status")
-        self.assertEqual(set(status), {"version", "adapts", "metrics"})
+        self.assertEqual(set(status), {"version", "adapts", "certificates", "metrics"})
+        self.assertEqual(status["certificates"], [])
         self.assertEqual(set(status["metrics"]), set(metrics(self.server)))
 
     def test_next_hops_and_destinations_have_an_order(self):

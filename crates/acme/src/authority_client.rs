@@ -27,6 +27,8 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
+use crate::schedule::RETRY_AFTER_MAX;
+
 /// The time for a request, from the lookup of the host to the last byte.
 const REQUEST_TIME_MAX: Duration = Duration::from_secs(60);
 /// The size of a reply; a chain of certificates is a few thousand bytes.
@@ -112,7 +114,7 @@ impl AuthorityClient {
     }
 
     /// An error that explains itself is left to the caller.
-    fn check(&self, reply: Response<Bytes>, host: &str) -> Result<BytesResponse, RequestError> {
+    fn check(&self, mut reply: Response<Bytes>, host: &str) -> Result<BytesResponse, RequestError> {
         let status = reply.status();
         if status.is_client_error() || status.is_server_error() {
             if let Some(wait) = reply.headers().get(RETRY_AFTER).and_then(seconds) {
@@ -122,6 +124,10 @@ impl AuthorityClient {
             if !is_problem {
                 return Err(RequestError::Status { host: host.to_owned(), status: status.as_u16() });
             }
+        }
+        // The caller adds it to the time, whatever it is.
+        if reply.headers().get(RETRY_AFTER).and_then(seconds).is_some_and(|wait| wait > RETRY_AFTER_MAX) {
+            reply.headers_mut().remove(RETRY_AFTER);
         }
         let (parts, body) = reply.into_parts();
         Ok(BytesResponse { parts, body: Box::new(body) })
@@ -212,6 +218,16 @@ mod tests {
         for (value, kept) in [("soon", None), ("-1", None), (" 120 ", Some(120)), ("Fri, 01 Jan 2027", Some(120))] {
             drop(client.check(reply(429, &[(RETRY_AFTER, value)]), "ca.example"));
             assert_eq!(client.retry_after(), kept.map(Duration::from_secs), "{value}");
+        }
+    }
+
+    /// instant-acme adds it to the present time, which panics on an overflow.
+    #[test]
+    fn a_wait_for_ever_is_not_passed_on() {
+        let client = client(&tempfile::tempdir().unwrap());
+        for (value, is_kept) in [("18446744073709551615", false), ("604801", false), ("604800", true), ("3", true)] {
+            let reply = client.check(reply(200, &[(RETRY_AFTER, value)]), "ca.example").unwrap();
+            assert_eq!(reply.parts.headers.contains_key(RETRY_AFTER), is_kept, "{value}");
         }
     }
 

@@ -246,9 +246,6 @@ pub(crate) fn render(snapshot: &MetricsSnapshot) -> String {
 
 /// A certificate has the label of its first name, and its number in the configuration.
 fn write_certificates(certificates: &[CertificateStatus], out: &mut MetricsText) {
-    if certificates.is_empty() {
-        return;
-    }
     let help = "When each certificate of the listeners expires, in seconds since 1970";
     out.family("mailrace_certificate_expiry_seconds", help, "gauge");
     let issued = certificates.iter().zip(1..).filter(|(certificate, _)| !certificate.placeholder);

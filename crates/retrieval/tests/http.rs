@@ -42,14 +42,14 @@ fn text(response: &Response) -> &str {
 async fn a_certificate_authority_gets_its_answer_before_any_file() {
     let server = Server::start(|settings| files(settings).requires_login = true);
     let path = "/.well-known/acme-challenge/token-1";
-    assert_eq!(server.get(path).await.status, 401);
+    assert_eq!(server.get(path).await.status, 403);
     let pending = server.challenges.add_http("token-1", "token-1.thumbprint").unwrap();
     let response = server.get(path).await;
     assert_eq!((response.status, text(&response)), (200, "token-1.thumbprint"));
     assert_eq!(response.field("content-type"), Some("application/octet-stream"));
-    assert_eq!(server.get("/.well-known/acme-challenge/token-2").await.status, 401);
+    assert_eq!(server.get("/.well-known/acme-challenge/token-2").await.status, 403);
     drop(pending);
-    assert_eq!(server.get(path).await.status, 401);
+    assert_eq!(server.get(path).await.status, 403);
 }
 
 #[tokio::test]

@@ -11,8 +11,6 @@ use crate::section::{Keywords, Section};
 use crate::value_kind::{self, ValueKind};
 use crate::{CertificateSettings, ListenerProtocol, ListenerSettings};
 
-const FOLDER: &str = "{data_dir}/acme";
-
 const DIRECTORY: ValueKind<DirectoryUrl> = ValueKind {
     expected: "a URL with https, such as \"https://acme-v02.api.letsencrypt.org/directory\"",
     parse: |v| v.as_str()?.parse().ok(),
@@ -42,8 +40,7 @@ pub(super) fn acme(document: &mut Section<'_, '_>, data_dir: &Path) -> Option<Ac
         contacts: contacts.iter().map(ToString::to_string).collect(),
         challenge: section.choice("challenge", &CHALLENGE).unwrap_or(ChallengeMethod::Http01),
         ca_file: path(&mut section, "ca_file", data_dir),
-        folder: path(&mut section, "folder", data_dir)
-            .unwrap_or_else(|| PathBuf::from(FOLDER.replace("{data_dir}", &data_dir.to_string_lossy()))),
+        folder: path(&mut section, "folder", data_dir).unwrap_or_else(|| data_dir.join("acme")),
         renew_before: section.take("renew_before", &value_kind::DURATION),
         reuses_key: section.take_or("reuse_key", &value_kind::FLAG, true),
         external_account: external_account(&mut section, data_dir),
