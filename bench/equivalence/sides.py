@@ -200,7 +200,7 @@ def places(side, hosts, ids):
 
 
 def _files(folder):
-    return (path for path in folder.rglob("*") if path.is_file() and "tmp" not in path.parts)
+    return (path for path in folder.rglob("*") if path.is_file() and "tmp" not in path.relative_to(folder).parts)
 
 
 def _box(path, root):

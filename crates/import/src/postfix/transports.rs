@@ -150,7 +150,7 @@ impl Conversion<'_> {
         }
     }
 
-    /// Refuses mail for addresses of `error:` in a domain, as smtpd does; the other addresses get routes.
+    /// Refuses and defers mail for addresses of `error:` and `retry:` in a domain, as smtpd does; the other addresses get routes.
     pub(super) fn block_addresses(&mut self, kind: AddressClass, domain: Option<&str>) {
         let own = self.own_domains();
         let is_meant = |key: &str| {
@@ -173,13 +173,21 @@ impl Conversion<'_> {
     pub(super) fn address_routes(&mut self) {
         self.block_addresses(AddressClass::Other, None);
         let own = self.own_domains();
-        let is_route = |key: &str| key.contains('@') || self.has_sender_routes() && !own.iter().any(|it| it == key);
+        let is_below = |key: &str| self.relayed_parents.iter().any(|parent| key.ends_with(&format!(".{parent}")));
+        let is_route = |key: &str| {
+            key.contains('@') || is_below(key) || self.has_sender_routes() && !own.iter().any(|it| it == key)
+        };
         let entries: Vec<_> = self.transport_map.entries.iter().filter(|(key, _)| is_route(key)).cloned().collect();
         let mut text = String::new();
         for (key, value) in entries {
             match self.address_route(&key, &value, &own) {
                 Some(route) => text.push_str(&format!("{key:<31} {route}\n")),
                 None => text.push_str(&format!("# not translated: {key} {value}: this is not a valid key\n")),
+            }
+        }
+        for parent in self.direct_parents.clone() {
+            if !text.lines().any(|line| line.split(' ').next() == Some(&format!(".{parent}"))) {
+                text.push_str(&format!("{:<31} smtp:\n", format!(".{parent}")));
             }
         }
         if !text.is_empty() {
@@ -198,7 +206,9 @@ impl Conversion<'_> {
             return None;
         }
         let of = key.rsplit_once('@').map_or("", |(_, of)| of);
-        let kind = self.class_of(of).filter(|_| own.iter().any(|it| it == of)).unwrap_or(AddressClass::Other);
+        let is_relayed = self.relayed_parents.iter().any(|parent| key.ends_with(&format!(".{parent}")));
+        let kind = self.class_of(of).filter(|_| own.iter().any(|it| it == of));
+        let kind = kind.unwrap_or(if is_relayed { AddressClass::Relay } else { AddressClass::Other });
         let target = self.target_of_class(kind).overridden(value);
         let target = if target.channel == "local" { self.local_target(target) } else { target };
         let (mut method, domain) = (self.delivery_method(&target, key), Some(of).filter(|of| !of.is_empty()));
