@@ -108,6 +108,19 @@ impl Conversion<'_> {
             self.add_placeholder_domain();
         }
         self.report_postmasters();
+        self.report_tags();
+    }
+
+    /// Reports that aliases lose tags.
+    fn report_tags(&mut self) {
+        let given = self.values.explicit_value("propagate_unmatched_extensions");
+        let is_kept = given.is_none_or(|classes| list(&classes).iter().any(|class| class == "virtual"));
+        let has = |name: &str| !self.values.value(name).is_empty();
+        if is_kept && has("recipient_delimiter") && has("virtual_alias_maps") {
+            self.draft.add_behavior_change(
+                "Mail to an alias with a tag goes to its targets without the tag (propagate_unmatched_extensions).",
+            );
+        }
     }
 
     /// Reports domains whose postmaster Postfix refuses, as far as their tables can be read.
@@ -452,6 +465,10 @@ impl Conversion<'_> {
                 &method,
                 self.target(class.kind, domain).from,
             )),
+        };
+        let mailboxes = match (&method, domain) {
+            (DeliveryMethod::Maildirs, Some(domain)) => self.with_tagged_addresses(mailboxes, domain),
+            _ => mailboxes,
         };
         let aliases = self.with_blocked_recipients(class.aliases.clone(), domain);
         let delimiter = self.delimiter();

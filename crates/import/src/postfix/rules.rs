@@ -76,7 +76,7 @@ impl Conversion<'_> {
     }
 
     /// A table of patterns in a file of its own.
-    fn pattern_table(&mut self, like: &str, text: &str) -> String {
+    pub(super) fn pattern_table(&mut self, like: &str, text: &str) -> String {
         let path = self.add_file(like, "", text.to_owned(), false);
         let name = file_name(&path);
         let block = TomlSection::new("[[table]]").key("name", quoted(&name), "").key("type", quoted("regexp"), "");

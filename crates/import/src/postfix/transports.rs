@@ -223,6 +223,33 @@ impl Conversion<'_> {
         Some(self.route_value(&method, kind, "transport_maps"))
     }
 
+    /// The mailboxes of a domain with Maildirs, and the addresses with tags that transport_maps sends
+    /// elsewhere: the tag of a mailbox is taken off, and other programs need it.
+    pub(super) fn with_tagged_addresses(&mut self, mailboxes: Option<String>, domain: &str) -> Option<String> {
+        let keys = self.tagged_patterns(domain);
+        if keys.is_empty() || mailboxes.is_none() {
+            return mailboxes;
+        }
+        let text: String = keys.iter().map(|pattern| format!("{pattern} x\n")).collect();
+        let table = self.pattern_table("tagged", &text);
+        self.add_chain_table(mailboxes.into_iter().chain([table]).collect())
+    }
+
+    /// Patterns for the addresses of a domain that transport_maps sends elsewhere, with any tag.
+    fn tagged_patterns(&self, domain: &str) -> Vec<String> {
+        let delimiter = self.values.value("recipient_delimiter").chars().next();
+        let Some(delimiter) = delimiter else { return Vec::new() };
+        let at = format!("@{domain}");
+        let tagged = self.transport_map.addresses().filter_map(|(key, value)| {
+            let local = key.strip_suffix(&at).filter(|local| !local.contains(delimiter))?;
+            let is_program = !["local", "virtual", "error", "retry", ""]
+                .contains(&TransportTarget::read(value, "").channel.as_str());
+            let pattern = format!("/^{}{}[^@]*{}$/", escaped(local), escaped(&delimiter.to_string()), escaped(&at));
+            is_program.then_some(pattern)
+        });
+        tagged.collect()
+    }
+
     /// A value of a table of routes.
     pub(super) fn route_value(&mut self, method: &DeliveryMethod, kind: AddressClass, from: &str) -> String {
         match method {
@@ -301,6 +328,12 @@ impl Conversion<'_> {
             }
         }
     }
+}
+
+/// A text as a part of a pattern.
+fn escaped(text: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "@-_=%".contains(c);
+    text.chars().flat_map(|c| (!is_plain(c)).then_some('\\').into_iter().chain([c])).collect()
 }
 
 #[cfg(test)]
