@@ -327,8 +327,14 @@ impl Conversion<'_> {
         }
         ["relay_transport", "relayhost"].iter().for_each(|name| self.draft.mapped(name));
         let mut names = names;
-        if names.for_subdomains {
-            names.subdomains = self.relay_subdomains(&names.names);
+        if names.for_subdomains && !names.is_incomplete {
+            names.subdomains = self.relay_subdomains(&names.names, &names.excluded);
+        }
+        if names.for_subdomains && (names.is_incomplete || !names.tables.is_empty()) {
+            self.draft.add_behavior_change(
+                "Mail to subdomains of domains that only a table of relay_domains has gets 550 (see \
+                 parent_domain_matches_subdomains).",
+            );
         }
         self.recipients(AddressClass::Relay, "relay_domains", "relay_recipient_maps", aliases, names, taken);
     }
@@ -409,7 +415,7 @@ impl Conversion<'_> {
     }
 
     /// Tables of the subdomains of relay domains, one for each next hop.
-    fn relay_subdomains(&mut self, parents: &[String]) -> Vec<(String, String)> {
+    fn relay_subdomains(&mut self, parents: &[String], excluded: &[String]) -> Vec<(String, String)> {
         let mut groups: Vec<(TransportTarget, Vec<String>)> = Vec::new();
         for parent in parents {
             let target = self.target(AddressClass::Relay, Some(&format!("{ANY_SUBDOMAIN}.{parent}")));
@@ -422,11 +428,17 @@ impl Conversion<'_> {
             }
         }
         self.relayed_parents = parents.to_vec();
-        groups.into_iter().map(|(_, parents)| self.subdomain_table(&parents)).collect()
+        groups.into_iter().map(|(_, parents)| self.subdomain_table(&parents, excluded)).collect()
     }
 
-    fn subdomain_table(&mut self, parents: &[String]) -> (String, String) {
-        let text: String = parents.iter().map(|parent| format!("/\\.{}$/ x\n", parent.replace('.', "\\."))).collect();
+    fn subdomain_table(&mut self, parents: &[String], excluded: &[String]) -> (String, String) {
+        let escaped = |name: &String| name.replace('.', "\\.");
+        let excluded: Vec<String> =
+            excluded.iter().map(|hole| escaped(&hole.trim_start_matches('.').to_owned())).collect();
+        let mut text: String = parents.iter().map(|parent| format!("/\\.{}$/ x\n", escaped(parent))).collect();
+        if !excluded.is_empty() {
+            text = format!("if !/(^|\\.)({})$/\n{text}endif\n", excluded.join("|"));
+        }
         let path = self.add_file("relay-subdomains", "", text, false);
         let name = super::lookups::file_name(&path);
         let block = TomlSection::new("[[table]]").comment("The subdomains of relay_domains.");

@@ -116,7 +116,8 @@ fn login_security(values: &ExpandedParameters<'_>) -> &'static str {
     let may_be_clear = options.is_some_and(|options| !list(&options).iter().any(|it| it == "noplaintext"));
     match values.value("smtp_tls_security_level").as_str() {
         "verify" | "secure" => "verified",
-        "none" | "" | "may" if may_be_clear => "offered",
+        "none" => "offered",
+        "" | "may" if may_be_clear => "offered",
         _ => "required",
     }
 }
