@@ -215,6 +215,9 @@ impl Conversion<'_> {
         self.proxies();
         if self.values.value("strict_rfc821_envelopes").eq_ignore_ascii_case("yes") {
             self.draft.set("[smtp]", "strict_addresses", "true", "strict_rfc821_envelopes");
+            self.draft.add_behavior_change(
+                "Mail to and from domains with a final dot gets 501, as strict_rfc821_envelopes demands of other syntax.",
+            );
         }
     }
 

@@ -44,6 +44,8 @@ struct DomainList {
     for_subdomains: bool,
     /// An excluded element is unknown, so nothing after it is included.
     is_incomplete: bool,
+    /// Domains whose subdomains alone are in the list: `.example.org`.
+    dotted: Vec<String>,
     /// Tables of subdomains, and a name in each that is routed as all of them.
     subdomains: Vec<(String, String)>,
 }
@@ -322,13 +324,14 @@ impl Conversion<'_> {
     fn relay_domains(&mut self, aliases: Option<String>, taken: &mut BTreeSet<String>) {
         let names = self.domain_names("relay_domains");
         self.draft.mapped("relay_domains");
-        if names.names.is_empty() && names.tables.is_empty() {
+        if names.names.is_empty() && names.tables.is_empty() && names.dotted.is_empty() {
             return;
         }
         ["relay_transport", "relayhost"].iter().for_each(|name| self.draft.mapped(name));
         let mut names = names;
-        if names.for_subdomains && !names.is_incomplete {
-            names.subdomains = self.relay_subdomains(&names.names, &names.excluded);
+        let parents = if names.for_subdomains { &names.names } else { &names.dotted };
+        if !names.is_incomplete {
+            names.subdomains = self.relay_subdomains(parents, &names.excluded);
         }
         if names.for_subdomains && (names.is_incomplete || !names.tables.is_empty()) {
             self.draft.add_behavior_change(
@@ -620,6 +623,12 @@ impl Conversion<'_> {
         }
         if is_domain(bare) || negated && bare.strip_prefix('.').is_some_and(is_domain) {
             return named.add(bare.to_lowercase(), negated);
+        }
+        if let Some(parent) = bare.strip_prefix('.').filter(|parent| is_domain(parent))
+            && parameter == "relay_domains"
+            && !named.for_subdomains
+        {
+            return named.dotted.push(parent.to_lowercase());
         }
         if let Some(table) = MapRef::parse(bare) {
             return self.domain_table(parameter, table, negated, named);

@@ -48,6 +48,9 @@ impl Conversion<'_> {
             keys.push(format!("user = {}, password_file = {}", quoted(user), quoted(&file)));
         }
         if !logins.by_sender.is_empty() {
+            self.draft.add_behavior_change(
+                "Mail of senders with a login waits at next hops that offer none; Postfix sends it without a login.",
+            );
             keys.push(format!("senders = {}", quoted(&self.sender_logins(&logins.by_sender))));
         }
         keys.push(format!("tls = {}", quoted(login_security(&values))));

@@ -48,7 +48,11 @@ impl Conversion<'_> {
     /// clients that may not relay, those with a route in their local part.
     pub(super) fn malformed_recipients(&mut self) {
         let syntax = "501 5.1.3 Bad recipient address syntax";
-        let table = self.pattern_table("malformed", &format!("/^-/ {syntax}\n/@[0-9.]+$/ {syntax}\n"));
+        let mut text = format!("/^-/ {syntax}\n/@[0-9.]+$/ {syntax}\n");
+        if !self.own_domains().contains(&self.hostname().to_lowercase()) {
+            text.push_str(&self.own_literals());
+        }
+        let table = self.pattern_table("malformed", &text);
         let block = TomlSection::new("[[access]]").comment("Addresses that Postfix takes for malformed.");
         let block = block.key("name", quoted(&table), "").key("stage", quoted("rcpt"), "");
         self.draft.add(block.key("recipients_in", quoted(&table), "").key("action", quoted("table"), ""));
@@ -73,6 +77,20 @@ impl Conversion<'_> {
             block.set("users", "false".into(), "");
         }
         self.draft.add(block.key("action", quoted("table"), ""));
+    }
+
+    /// Patterns for recipients at the addresses of this host, which has no users by its own name.
+    fn own_literals(&self) -> String {
+        let listeners = self.draft.sections.iter().filter(|block| block.header == "[[listener]]");
+        let keys = listeners.flat_map(|block| &block.keys).filter(|(key, ..)| key == "address");
+        let addresses = keys.filter_map(|(_, value, _)| value.trim_matches('"').parse::<std::net::SocketAddr>().ok());
+        let ips: std::collections::BTreeSet<_> =
+            addresses.map(|address| address.ip()).filter(|ip| ip.is_ipv4() && !ip.is_unspecified()).collect();
+        let pattern = |ip: &std::net::IpAddr| {
+            format!("/@\\[{}\\]$/ 550 5.1.1 Recipient address unknown\n", ip.to_string().replace('.', "\\."))
+        };
+        let lines: String = ips.iter().map(pattern).collect();
+        if lines.is_empty() { lines } else { format!("if !/^postmaster@/\n{lines}endif\n") }
     }
 
     /// A table of patterns in a file of its own.

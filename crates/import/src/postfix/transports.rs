@@ -161,7 +161,6 @@ impl Conversion<'_> {
         for (address, value) in entries {
             if let Some(DeliveryMethod::Reply(reply)) =
                 self.reply_method(&self.target_of_class(kind).overridden(&value))
-                && reply.starts_with('5')
             {
                 self.blocked_recipients.push((address, reply));
             }
