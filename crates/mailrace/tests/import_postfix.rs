@@ -108,6 +108,19 @@ example!(
     ]
 );
 example!(pgsql, [("/etc/postfix/pgsql-aliases.cf", include_str!("postfix/pgsql-aliases"))]);
+// FILTER_README, MILTER_README, SMTPD_POLICY_README, SASL_README and RESTRICTION_CLASS_README.
+example!(
+    filters,
+    include_str!("postfix/filters-master.cf"),
+    [
+        ("/etc/postfix/recipients", "alice@example.com x\ntickets@example.com x\nall@example.com x\n"),
+        ("/etc/postfix/transport", "tickets@example.com tickets:incoming\ngone@example.com error:5.1.6 moved\n"),
+        ("/etc/postfix/passwords", "[192.0.2.30]:587 us:secret\nbob@example.com bob:hidden\n"),
+        ("/etc/postfix/relays", "bob@example.com [192.0.2.33]:587\n@example.net DUNNO\n"),
+        ("/etc/postfix/insiders", "example.com OK\n"),
+        ("/etc/postfix/protected", "all@example.com insiders_only\n"),
+    ]
+);
 // ADDRESS_REWRITING_README, and what is not supported.
 example!(rewriting, [("/etc/postfix/regexp", "/^(.*)@old\\.example$/\n  $1@example.com\n")]);
 example!(
