@@ -4,15 +4,18 @@ A file `differences` in a set-up has one known difference in each line:
 
     PATTERN | told | TEXT         the import tells it: its report contains TEXT
     PATTERN | because | REASON    it is meant; the reason goes into the result
+    PATTERN | demanded | TEXT     an RFC demands it, and the import tells it
 
 PATTERN is compared with the text of the probe, with * and ?. A probe that Postfix refused or deferred and Mailrace
-accepted, or that went where Postfix sent nothing, is never excused.
+accepted, or that went where Postfix sent nothing, is excused only where an RFC demands it.
 """
 
 import dataclasses
 import fnmatch
 
-SAME, ELSEWHERE, TOLD, MEANT, DIFFERS, LETS_IN = "same", "another command", "told", "meant", "DIFFERS", "LETS IN"
+SAME, ELSEWHERE, TOLD, MEANT, DEMANDED, DIFFERS, LETS_IN = (
+    "same", "another command", "told", "meant", "demanded by an RFC", "DIFFERS", "LETS IN",
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,13 +67,16 @@ def compare(probe, postfix, mailrace, known, told):
     if verdicts[0] == verdicts[1] and set(postfix.places) == set(mailrace.places):
         is_same = postfix.answer.stage == mailrace.answer.stage or verdicts[0] == "accepted"
         return Compared(probe, postfix, mailrace, SAME if is_same else ELSEWHERE)
-    if verdicts[0] != "accepted" and (verdicts[1] == "accepted" or mailrace.places):
-        return Compared(probe, postfix, mailrace, LETS_IN)
+    lets_in = verdicts[0] != "accepted" and (verdicts[1] == "accepted" or mailrace.places)
     for one in known:
         if not fnmatch.fnmatchcase(str(probe), one.pattern.replace("[", "[[]")):
+            continue
+        if one.kind == "demanded" and one.text in told:
+            return Compared(probe, postfix, mailrace, DEMANDED, one.text)
+        if one.kind == "demanded" or lets_in:
             continue
         if one.kind == "because":
             return Compared(probe, postfix, mailrace, MEANT, one.text)
         if one.text in told:
             return Compared(probe, postfix, mailrace, TOLD, one.text)
-    return Compared(probe, postfix, mailrace, DIFFERS)
+    return Compared(probe, postfix, mailrace, LETS_IN if lets_in else DIFFERS)

@@ -24,6 +24,7 @@ _NETWORKS = ("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24")
 _ZONES = ("example", "example.com", "example.net", "example.org", "arpa", "test")
 _RECORDS = """\
 mail.example.com. IN A 192.0.2.1
+example.com. IN MX 10 mail.example.com.
 1.2.0.192.in-addr.arpa. IN PTR mail.example.com.
 far.example. IN MX 10 mx.far.example.
 sub.far.example. IN MX 10 mx.far.example.

@@ -138,7 +138,7 @@ class PolicyServer(LineServer):
                 asked[name] = value
                 continue
             found = re.match(r"policy-([^@]*)@", asked.get("recipient", ""))
-            connection.sendall(f"action={found[1].replace('_', ' ') if found else 'DUNNO'}\n\n".encode())
+            connection.sendall(f"action={found[1].replace('_', ' ').replace('=', ':') if found else 'DUNNO'}\n\n".encode())
             asked = {}
 
 
@@ -181,4 +181,5 @@ def _address(argument):
     """The address of a command, with its domain in lower case."""
     found = _ARGUMENT.match(argument)
     local, at, domain = (found[1] if found else argument).rpartition("@")
+    local = local.lower() if local.lower() == "postmaster" else local  # RFC 5321 section 4.5.1
     return local + at + domain.lower()

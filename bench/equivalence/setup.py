@@ -2,7 +2,6 @@
 
 import dataclasses
 import pathlib
-import subprocess
 
 from .comparison import Known
 from .probe import read
@@ -30,12 +29,6 @@ class Setup:
     def files(self):
         """What is copied to /etc/postfix as it is."""
         return [path for path in (FOLDER / self.name).iterdir() if path.name not in _OURS]
-
-    def build(self, etc):
-        """Makes databases: FILE.sql becomes FILE.sqlite."""
-        for path in etc.glob("*.sql"):
-            argv = ["sqlite3", str(path.with_suffix(".sqlite"))]
-            subprocess.run(argv, input=path.read_text(), text=True, check=True, timeout=60)
 
     @property
     def title(self):

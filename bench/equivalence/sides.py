@@ -101,7 +101,6 @@ class PostfixSide(postfix.Postfix):
         main = _BASE.format(root=self.root, queue=self.queue, data=data, server=SERVER)
         (self.etc / "main.cf").write_text(main + self._setup.text("main.cf"))
         (self.etc / "master.cf").write_text(self._services())
-        self._setup.build(self.etc)
         self._build_maps()
 
     def _services(self):
@@ -200,7 +199,7 @@ def places(side, hosts, ids):
 
 
 def _files(folder):
-    return (path for path in folder.rglob("*") if path.is_file() and "tmp" not in path.parts)
+    return (path for path in folder.rglob("*") if path.is_file() and "tmp" not in path.relative_to(folder).parts)
 
 
 def _box(path, root):

@@ -393,6 +393,10 @@ pub enum ImportCommand {
         /// only printed
         #[arg(long, value_name = "FILE")]
         output: Option<PathBuf>,
+        /// The folder in which the server will find the new file, such as /etc/mailrace on another
+        /// machine. Default: that of FILE
+        #[arg(long, value_name = "DIR")]
+        installed_in: Option<PathBuf>,
         /// Replace existing files
         #[arg(long, requires = "output")]
         force: bool,

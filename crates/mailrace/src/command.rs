@@ -66,8 +66,8 @@ fn dispatch(cli: &Cli) -> anyhow::Result<()> {
         Command::Spool(SpoolCommand::Inspect(lane)) => spool_commands::inspect(&lane_folders(config, lane)?),
         Command::Spool(SpoolCommand::Verify(lane)) => spool_commands::verify(&lane_folders(config, lane)?),
         Command::Log(LogCommand::Summary(options)) => log_summary::run(options),
-        Command::Import(ImportCommand::Postfix { folder, output, force }) => {
-            import_command::from_postfix(folder, output.as_deref(), *force)
+        Command::Import(ImportCommand::Postfix { folder, output, installed_in, force }) => {
+            import_command::from_postfix(folder, output.as_deref(), installed_in.as_deref(), *force)
         }
         Command::Bench(command) => run_bench(command),
         Command::Tune(TuneCommand::Measure(options)) => tune_runs::measure(&config::load(config)?, options),

@@ -26,13 +26,19 @@ const POSTFIX_DIR: &str = "/etc/postfix";
 const FILE_MODES: [u32; 2] = [0o644, 0o600];
 
 /// Reads the Postfix configuration in `folder` and writes a new one to `output`, or to standard
-/// output.
+/// output. It names its tables by their paths in `installed_in`, where both will be; None: where they are
+/// written.
 ///
 /// # Errors
 ///
 /// main.cf cannot be read, a file exists and `force` is not set, or writing fails.
 /// [`exit::NEGATIVE`]: all is written, and mail will be handled differently than before.
-pub fn from_postfix(folder: &Path, output: Option<&Path>, force: bool) -> anyhow::Result<()> {
+pub fn from_postfix(
+    folder: &Path,
+    output: Option<&Path>,
+    installed_in: Option<&Path>,
+    force: bool,
+) -> anyhow::Result<()> {
     let file = folder.join("main.cf");
     let main = fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
     let master = fs::read_to_string(folder.join("master.cf")).unwrap_or_default();
@@ -41,7 +47,13 @@ pub fn from_postfix(folder: &Path, output: Option<&Path>, force: bool) -> anyhow
         Some(output) => std::path::absolute(output)?.parent().unwrap_or(Path::new("/")).to_owned(),
         None => PathBuf::from("."),
     };
-    let made = postfix::import(&main, &master, &machine, &Disk { folder }, &beside.join(TABLES_FOLDER));
+    let named = installed_in.unwrap_or(&beside).join(TABLES_FOLDER);
+    let mut made = postfix::import(&main, &master, &machine, &Disk { folder }, &named);
+    for file in &mut made.files {
+        if let Ok(inside) = file.path.strip_prefix(&named) {
+            file.path = beside.join(TABLES_FOLDER).join(inside);
+        }
+    }
     match output {
         Some(output) => write_all(output, &made.text, &made.files, force)?,
         None => {

@@ -160,6 +160,40 @@ fn accept_in_a_list_skips_only_that_list() {
     assert_eq!(decided(&all, Stage::Rcpt), "550 5.7.1 Access denied");
 }
 
+/// A class is entered where a table names it, and its rules stand in for the value.
+#[test]
+fn rules_of_a_class_apply_after_a_table_has_named_it() {
+    let of_class = |rule: CompiledRule| CompiledRule { class: Some("insiders".into()), ..rule };
+    let in_list = |rule: CompiledRule| CompiledRule { list: Some("l".into()), ..rule };
+    let named = |value| {
+        let table = RecordingTable::new(&[("b@y.example", value)]);
+        let test = ConditionMatcher::Table(RuleSubject::Recipient, table);
+        in_list(rule("table", Stage::Rcpt, vec![test], RuleAction::Table))
+    };
+    let rules = |value, client| {
+        access(vec![
+            named(value),
+            of_class(in_list(rule("inside", Stage::Rcpt, vec![client_is(client)], RuleAction::Accept))),
+            of_class(in_list(rule("others", Stage::Rcpt, vec![], RuleAction::Refuse(None)))),
+            in_list(rule("rest", Stage::Rcpt, vec![], RuleAction::Hold)),
+        ])
+    };
+    for (value, client, expected) in [
+        ("insiders", "192.0.2.9", "550 5.7.1 Access denied"),
+        ("insiders", CLIENT, "nothing"),
+        ("DUNNO", CLIENT, "hold"),
+        ("outsiders", CLIENT, "451 4.3.0 Access rules unavailable, try again later"),
+    ] {
+        let all = rules(value, client);
+        assert_eq!(decided(&all, Stage::Rcpt), expected, "{value} {client}");
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let recipient = "b@y.example".parse().unwrap();
+        let info = SessionInfo { client: CLIENT.parse().ok(), recipient: Some(&recipient), ..SessionInfo::default() };
+        let explained = runtime.block_on(all.explain(Stage::Rcpt, &info));
+        assert_eq!(explained.iter().any(|one| &*one.rule == "inside"), value == "insiders", "{value}");
+    }
+}
+
 /// A counter that starts again from zero looks like a restart of the server.
 #[test]
 fn replaced_rules_keep_the_counts_of_their_names() {

@@ -213,6 +213,12 @@ impl Conversion<'_> {
         self.write_blocked_recipients();
         self.write_rules(&rules, &mynetworks);
         self.proxies();
+        if self.values.value("strict_rfc821_envelopes").eq_ignore_ascii_case("yes") {
+            self.draft.set("[smtp]", "strict_addresses", "true", "strict_rfc821_envelopes");
+            self.draft.add_behavior_change(
+                "Mail to and from domains with a final dot gets 501, as strict_rfc821_envelopes demands of other syntax.",
+            );
+        }
     }
 
     fn collect_rules(&mut self, list: usize, name: &str, lists: &RestrictionLists, rules: &mut Vec<ImportedRule>) {
@@ -551,18 +557,11 @@ impl Conversion<'_> {
         Ok(networks)
     }
 
-    /// Converts postscreen's DNS lists: those that suffice on their own become rules.
+    /// Converts postscreen's access list and DNS lists.
     fn postscreen_rules(&mut self, rules: &mut Vec<ImportedRule>) {
-        let is_screened = self.inbound_services.iter().any(|inbound| inbound.uses_postscreen);
-        let Some(sites) = self.values.explicit_value("postscreen_dnsbl_sites").filter(|_| is_screened) else { return };
-        let action = self.values.value("postscreen_dnsbl_action");
-        if !["enforce", "drop"].contains(&action.as_str()) {
-            return self.draft.unsupported("postscreen_dnsbl_sites", "postscreen_dnsbl_action does not refuse clients");
+        if !self.inbound_services.iter().any(|inbound| inbound.uses_postscreen) {
+            return;
         }
-        ["postscreen_dnsbl_sites", "postscreen_dnsbl_action", "postscreen_dnsbl_threshold"]
-            .iter()
-            .for_each(|name| self.draft.mapped(name));
-        let threshold = self.values.value("postscreen_dnsbl_threshold").parse().unwrap_or(1);
         let exempt = self.values.explicit_value("postscreen_access_list").unwrap_or_else(|| "permit_mynetworks".into());
         if list(&exempt).first().is_some_and(|first| first == "permit_mynetworks") {
             let from = "postscreen_access_list: permit_mynetworks".to_owned();
@@ -574,6 +573,21 @@ impl Conversion<'_> {
                 excludes_users: false,
             });
         }
+        self.postscreen_tables(&exempt, rules);
+        self.postscreen_sites(rules);
+    }
+
+    /// The DNS lists that suffice on their own.
+    fn postscreen_sites(&mut self, rules: &mut Vec<ImportedRule>) {
+        let Some(sites) = self.values.explicit_value("postscreen_dnsbl_sites") else { return };
+        let action = self.values.value("postscreen_dnsbl_action");
+        if !["enforce", "drop"].contains(&action.as_str()) {
+            return self.draft.unsupported("postscreen_dnsbl_sites", "postscreen_dnsbl_action does not refuse clients");
+        }
+        ["postscreen_dnsbl_sites", "postscreen_dnsbl_action", "postscreen_dnsbl_threshold"]
+            .iter()
+            .for_each(|name| self.draft.mapped(name));
+        let threshold = self.values.value("postscreen_dnsbl_threshold").parse().unwrap_or(1);
         for site in list(&sites) {
             let from = format!("postscreen_dnsbl_sites: {site}");
             match PostfixDnsbl::parse(&site) {
@@ -604,6 +618,39 @@ impl Conversion<'_> {
                 }
             }
         }
+    }
+
+    /// The tables of `postscreen_access_list`: clients that need no test, and clients that are refused.
+    fn postscreen_tables(&mut self, access_list: &str, rules: &mut Vec<ImportedRule>) {
+        let parameter = "postscreen_access_list";
+        let action = ["postscreen_denylist_action", "postscreen_blacklist_action"].map(|name| self.values.value(name));
+        let refuses = action.iter().any(|action| ["enforce", "drop"].contains(&action.as_str()));
+        for element in list(access_list).into_iter().filter(|element| element != "permit_mynetworks") {
+            let from = format!("{parameter}: {element}");
+            let networks = MapRef::parse(&element).filter(|map_ref| map_ref.kind == "cidr");
+            let Some(networks) = networks.and_then(|map_ref| Some((self.read_cidr(&map_ref).ok()?, map_ref))) else {
+                self.draft.add_behavior_change(format!(
+                    "Mail from clients in {element} is handled like that of others ({parameter}): only tables of type \
+                     cidr are translated."
+                ));
+                continue;
+            };
+            let decided = networks.0.into_iter().map(|(net, act)| match act {
+                AccessAction::Reject(_) if !refuses => (net, AccessAction::Dunno(None)),
+                act => (net, act),
+            });
+            let content = AccessTableContent::Networks(decided.collect());
+            rules.push(ImportedRule {
+                list: POSTSCREEN_LIST,
+                from,
+                class: None,
+                condition: RuleCondition::Table(AccessSubject::Client, networks.1, content),
+                excludes_users: false,
+            });
+        }
+        [parameter, "postscreen_denylist_action", "postscreen_blacklist_action"]
+            .iter()
+            .for_each(|name| self.draft.mapped(name));
     }
 
     /// Reports restrictions that only other services have.

@@ -17,6 +17,7 @@ use super::config_draft::{TomlSection, quoted};
 use super::delivery_methods::DeliveryMethod;
 use super::lookups::MapRef;
 use super::map_text::{self, TableUse};
+use super::transport_target::TransportTarget;
 use super::transports::AddressClass;
 use super::words::list;
 
@@ -26,6 +27,8 @@ const NAMED_DOMAINS_MAX: usize = 100;
 const RELAY_DOMAINS_MAX: usize = 2000;
 /// The domain of a server without local mail, a name that cannot exist.
 const PLACEHOLDER_DOMAIN: &str = "nothing-kept-here.invalid";
+/// A name below a relay domain, for all others.
+const ANY_SUBDOMAIN: &str = "any-subdomain";
 /// The names of new transports, by class.
 const TRANSPORT_NAMES: [&str; 4] = ["local-mail", "virtual-mail", "relay", "onward"];
 
@@ -41,6 +44,10 @@ struct DomainList {
     for_subdomains: bool,
     /// An excluded element is unknown, so nothing after it is included.
     is_incomplete: bool,
+    /// Domains whose subdomains alone are in the list: `.example.org`.
+    dotted: Vec<String>,
+    /// Tables of subdomains, and a name in each that is routed as all of them.
+    subdomains: Vec<(String, String)>,
 }
 
 impl DomainList {
@@ -99,19 +106,67 @@ impl Conversion<'_> {
         self.alias_domains(aliases.clone(), &mut taken);
         self.relay_domains(aliases, &mut taken);
         self.aliases_of_other_domains();
-        if self.own_domains().is_empty() {
+        if !self.own_domains().contains(&self.hostname().to_lowercase()) {
             self.add_placeholder_domain();
+        }
+        self.report_postmasters();
+        self.report_tags();
+    }
+
+    /// Reports that aliases lose tags.
+    fn report_tags(&mut self) {
+        let given = self.values.explicit_value("propagate_unmatched_extensions");
+        let is_kept = given.is_none_or(|classes| list(&classes).iter().any(|class| class == "virtual"));
+        let has = |name: &str| !self.values.value(name).is_empty();
+        if is_kept && has("recipient_delimiter") && has("virtual_alias_maps") {
+            self.draft.add_behavior_change(
+                "Mail to an alias with a tag goes to its targets without the tag (propagate_unmatched_extensions).",
+            );
         }
     }
 
-    /// Nothing is stored here. The domain that must exist cannot receive mail (RFC 2606), and its
+    /// Reports domains whose postmaster Postfix refuses, as far as their tables can be read.
+    fn report_postmasters(&mut self) {
+        let maps = ["relay_recipient_maps", "virtual_mailbox_maps", "virtual_alias_maps"];
+        let mut known = BTreeSet::new();
+        let values = self.values;
+        for element in maps.iter().flat_map(|name| list(&values.value(name))) {
+            let Some(entries) = MapRef::parse(&element).and_then(|map_ref| self.entries(&map_ref, false)) else {
+                return;
+            };
+            known.extend(entries.into_iter().map(|(key, _)| key.to_lowercase()));
+        }
+        let has_table = |block: &&TomlSection| {
+            let has =
+                |key: &str, from: &str| block.keys.iter().any(|it| it.0 == key && (from.is_empty() || it.2 == from));
+            let is_class = ["relay_domains", "virtual_mailbox_domains"].iter().any(|class| has("name", class));
+            block.header == "[[domain]]" && is_class && has("mailboxes", "") && !has("catch_all", "")
+        };
+        let sections = self.draft.sections.iter().filter(has_table).flat_map(|block| &block.keys);
+        let names = sections.filter(|(key, ..)| key == "name").map(|(_, value, _)| value.trim_matches('"').to_owned());
+        let is_known = |domain: &String| {
+            ["postmaster@", "@"].iter().any(|local| known.contains(&format!("{local}{domain}")))
+                || known.contains("postmaster")
+        };
+        let unknown: Vec<String> = names.filter(|domain| !is_known(domain)).collect();
+        if let [first, rest @ ..] = unknown.as_slice() {
+            let more = if rest.is_empty() { String::new() } else { format!(" and {} more domains", rest.len()) };
+            self.draft.add_behavior_change(format!(
+                "Mail to postmaster@{first}{more} is accepted, as RFC 5321 section 4.5.1 demands, where Postfix knows no \
+                 such address: add an alias for it."
+            ));
+        }
+    }
+
+    /// The name of this host is no domain of ours. Addresses at its IP address, and a postmaster without a
+    /// domain, belong to the first domain here: one that cannot receive other mail (RFC 2606), and whose
     /// postmaster is at the origin, where Postfix sends the postmaster's mail.
     fn add_placeholder_domain(&mut self) {
         let nobody = self.empty_table();
         let origin = self.site.origin.clone();
         let mut block = TomlSection::new("[[domain]]").comment(
-            "At least one domain must have a name. This one has no mailboxes; its postmaster, who is the server's, \
-             is at the origin.",
+            "Addresses at the IP address of this server, and a postmaster without a domain, belong to the first \
+             domain. This one has no mailboxes; its postmaster, who is the server's, is at the origin.",
         );
         block.set("name", quoted(PLACEHOLDER_DOMAIN), "");
         block.set("mailboxes", quoted(&nobody), "");
@@ -124,7 +179,7 @@ impl Conversion<'_> {
             self.draft.add(table.key("path", quoted(&path.to_string_lossy()), ""));
             block.set("aliases", quoted(&name), "");
         }
-        self.draft.add(block);
+        self.draft.sections.insert(0, block);
     }
 
     /// Reports aliases at other domains: Postfix applies virtual_alias_maps to all recipients, but
@@ -269,14 +324,18 @@ impl Conversion<'_> {
     fn relay_domains(&mut self, aliases: Option<String>, taken: &mut BTreeSet<String>) {
         let names = self.domain_names("relay_domains");
         self.draft.mapped("relay_domains");
-        if names.names.is_empty() && names.tables.is_empty() {
+        if names.names.is_empty() && names.tables.is_empty() && names.dotted.is_empty() {
             return;
         }
         ["relay_transport", "relayhost"].iter().for_each(|name| self.draft.mapped(name));
-        let style = list(&self.values.value("parent_domain_matches_subdomains"));
-        if style.iter().any(|it| it == "relay_domains") {
+        let mut names = names;
+        let parents = if names.for_subdomains { &names.names } else { &names.dotted };
+        if !names.is_incomplete {
+            names.subdomains = self.relay_subdomains(parents, &names.excluded);
+        }
+        if names.for_subdomains && (names.is_incomplete || !names.tables.is_empty()) {
             self.draft.add_behavior_change(
-                "Mail from elsewhere to subdomains of relay_domains gets 550: each must be named here (see \
+                "Mail to subdomains of domains that only a table of relay_domains has gets 550 (see \
                  parent_domain_matches_subdomains).",
             );
         }
@@ -345,18 +404,55 @@ impl Conversion<'_> {
     fn write_class(&mut self, class: DomainClass, names: DomainList, taken: &mut BTreeSet<String>) {
         for name in names.names {
             if taken.insert(name.to_lowercase()) {
-                self.section_of(&class, "name", &name);
+                self.section_of(&class, "name", &name, Some(&name));
             }
         }
         for table in names.tables {
             if taken.insert(taken_table(&table)) {
-                self.section_of(&class, "names", &table);
+                self.section_of(&class, "names", &table, None);
             }
+        }
+        for (table, like) in names.subdomains {
+            self.section_of(&class, "names", &table, Some(&like));
         }
     }
 
-    fn section_of(&mut self, class: &DomainClass, key: &str, value: &str) {
-        let domain = Some(value).filter(|_| key == "name");
+    /// Tables of the subdomains of relay domains, one for each next hop.
+    fn relay_subdomains(&mut self, parents: &[String], excluded: &[String]) -> Vec<(String, String)> {
+        let mut groups: Vec<(TransportTarget, Vec<String>)> = Vec::new();
+        for parent in parents {
+            let target = self.target(AddressClass::Relay, Some(&format!("{ANY_SUBDOMAIN}.{parent}")));
+            if target.next_hop.is_none() {
+                self.direct_parents.push(parent.clone());
+            }
+            match groups.iter_mut().find(|(known, _)| *known == target) {
+                Some((_, members)) => members.push(parent.clone()),
+                None => groups.push((target, vec![parent.clone()])),
+            }
+        }
+        self.relayed_parents = parents.to_vec();
+        groups.into_iter().map(|(_, parents)| self.subdomain_table(&parents, excluded)).collect()
+    }
+
+    fn subdomain_table(&mut self, parents: &[String], excluded: &[String]) -> (String, String) {
+        let escaped = |name: &String| name.replace('.', "\\.");
+        let excluded: Vec<String> =
+            excluded.iter().map(|hole| escaped(&hole.trim_start_matches('.').to_owned())).collect();
+        let mut text: String = parents.iter().map(|parent| format!("/\\.{}$/ x\n", escaped(parent))).collect();
+        if !excluded.is_empty() {
+            text = format!("if !/(^|\\.)({})$/\n{text}endif\n", excluded.join("|"));
+        }
+        let path = self.add_file("relay-subdomains", "", text, false);
+        let name = super::lookups::file_name(&path);
+        let block = TomlSection::new("[[table]]").comment("The subdomains of relay_domains.");
+        let block = block.key("name", quoted(&name), "").key("type", quoted("regexp"), "");
+        self.draft.add(block.key("path", quoted(&path.to_string_lossy()), ""));
+        let like = parents.first().map(|parent| format!("{ANY_SUBDOMAIN}.{parent}")).unwrap_or_default();
+        (name, like)
+    }
+
+    /// A section; `domain`: how its mail is routed, None if it is in no class of transport_maps.
+    fn section_of(&mut self, class: &DomainClass, key: &str, value: &str, domain: Option<&str>) {
         self.block_addresses_at(class.kind, domain);
         let method = self.delivery_of_domain(class.kind, domain, value);
         let is_open = class.open_domains.contains(value);
@@ -384,6 +480,10 @@ impl Conversion<'_> {
                 &method,
                 self.target(class.kind, domain).from,
             )),
+        };
+        let mailboxes = match (&method, domain) {
+            (DeliveryMethod::Maildirs, Some(domain)) => self.with_tagged_addresses(mailboxes, domain),
+            _ => mailboxes,
         };
         let aliases = self.with_blocked_recipients(class.aliases.clone(), domain);
         let delimiter = self.delimiter();
@@ -414,6 +514,12 @@ impl Conversion<'_> {
         self.draft.mapped(target.from);
         let who = if domain.is_some() { name.to_owned() } else { format!("the domains of {name}") };
         match (self.delivery_method(&target, &who), domain) {
+            // Each has its own MX, which the table of routes says.
+            (DeliveryMethod::Network { kind: "smtp", next_hop: None, .. }, Some(domain))
+                if domain.starts_with(ANY_SUBDOMAIN) =>
+            {
+                DeliveryMethod::Reply("451 4.3.5 The table of routes has no entry for this domain".into())
+            }
             (DeliveryMethod::Network { kind: "smtp", next_hop: None, port, settings }, Some(domain)) => {
                 DeliveryMethod::Network { kind: "smtp", next_hop: Some(format!("mx:{domain}")), port, settings }
             }
@@ -517,6 +623,12 @@ impl Conversion<'_> {
         }
         if is_domain(bare) || negated && bare.strip_prefix('.').is_some_and(is_domain) {
             return named.add(bare.to_lowercase(), negated);
+        }
+        if let Some(parent) = bare.strip_prefix('.').filter(|parent| is_domain(parent))
+            && parameter == "relay_domains"
+            && !named.for_subdomains
+        {
+            return named.dotted.push(parent.to_lowercase());
         }
         if let Some(table) = MapRef::parse(bare) {
             return self.domain_table(parameter, table, negated, named);

@@ -162,6 +162,12 @@ impl Conversion<'_> {
                  address of {user}."
             ));
         }
+        if !self.values.value("recipient_delimiter").is_empty() {
+            self.draft.add_behavior_change(
+                "Mail of users from their own addresses with a tag gets 553, unless `senders` of [auth] has the address \
+                 with the tag.",
+            );
+        }
         let name = self.sender_table("senders", senders, "Users and their senders.");
         self.draft.set("[auth]", "senders", quoted(&name), parameter);
         let asks_strangers = |front: &InboundService| {

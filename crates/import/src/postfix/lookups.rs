@@ -35,6 +35,9 @@ impl MapRef {
     }
 }
 
+/// The beginning of a target that is a list in a file.
+const INCLUDE: &str = ":include:";
+
 /// The converted tables, by their source.
 pub(super) type ConvertedTables = BTreeMap<(Vec<MapRef>, TableUse), Option<String>>;
 
@@ -131,8 +134,33 @@ impl Conversion<'_> {
     }
 
     fn text_table(&mut self, map_ref: &MapRef, of_use: TableUse) -> Option<String> {
-        let entries = self.entries(map_ref, of_use == TableUse::LocalAliases)?;
+        let mut entries = self.entries(map_ref, of_use == TableUse::LocalAliases)?;
+        if of_use == TableUse::LocalAliases {
+            entries.iter_mut().for_each(|(_, value)| self.include_lists(value));
+        }
         self.write_text(map_ref, &entries, of_use)
+    }
+
+    /// Replaces `:include:/path` among the targets of an alias by what the file has.
+    fn include_lists(&mut self, value: &mut String) {
+        if !value.contains(INCLUDE) {
+            return;
+        }
+        let mut targets = Vec::new();
+        for word in map_text::words(value) {
+            let path = word.trim_matches('"').strip_prefix(INCLUDE).map(ToOwned::to_owned);
+            let listed = path.and_then(|path| Some((self.read_file(Path::new(&path))?, path)));
+            match listed {
+                Some((text, path)) => {
+                    self.draft.add_review_note(format!(
+                        "the addresses in {path} are in the new table: later changes of this file have no effect"
+                    ));
+                    targets.extend(super::main_cf::logical_lines(&text));
+                }
+                None => targets.push(word),
+            }
+        }
+        *value = targets.join(", ");
     }
 
     fn inline_table(&mut self, map_ref: &MapRef, of_use: TableUse) -> Option<String> {

@@ -217,7 +217,7 @@ fn values(value: &str, of_use: TableUse, site: &SiteDomains) -> Result<String, &
 }
 
 /// Words separated by commas and white space outside quotes.
-fn words(value: &str) -> Vec<String> {
+pub(super) fn words(value: &str) -> Vec<String> {
     let (mut quoted, mut words) = (false, vec![String::new()]);
     for c in value.chars() {
         quoted ^= c == '"';

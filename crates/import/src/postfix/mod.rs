@@ -102,6 +102,8 @@ pub fn import(main: &str, master: &str, machine: &str, files: &dyn FileReader, f
         blocked_recipients: Vec::new(),
         deferred_addresses: Vec::new(),
         used_services: BTreeSet::new(),
+        relayed_parents: Vec::new(),
+        direct_parents: Vec::new(),
     };
     conversion.run();
     let draft = conversion.draft;
@@ -141,6 +143,10 @@ struct Conversion<'a> {
     blocked_recipients: Vec<(String, String)>,
     /// Local addresses whose mail gets 451.
     deferred_addresses: Vec<String>,
+    /// Domains whose subdomains are relayed.
+    relayed_parents: Vec<String>,
+    /// Those of them whose subdomains have no other next hop than their own MX.
+    direct_parents: Vec<String>,
     /// The names of services in master.cf that mail or filters use.
     used_services: BTreeSet<String>,
 }
@@ -167,6 +173,7 @@ impl Conversion<'_> {
         self.domains();
         self.outbound();
         self.logins();
+        self.malformed_recipients();
         self.access();
         self.milters();
         self.quotas();

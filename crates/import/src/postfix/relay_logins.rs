@@ -48,6 +48,9 @@ impl Conversion<'_> {
             keys.push(format!("user = {}, password_file = {}", quoted(user), quoted(&file)));
         }
         if !logins.by_sender.is_empty() {
+            self.draft.add_behavior_change(
+                "Mail of senders with a login waits at next hops that offer none; Postfix sends it without a login.",
+            );
             keys.push(format!("senders = {}", quoted(&self.sender_logins(&logins.by_sender))));
         }
         keys.push(format!("tls = {}", quoted(login_security(&values))));
@@ -116,7 +119,8 @@ fn login_security(values: &ExpandedParameters<'_>) -> &'static str {
     let may_be_clear = options.is_some_and(|options| !list(&options).iter().any(|it| it == "noplaintext"));
     match values.value("smtp_tls_security_level").as_str() {
         "verify" | "secure" => "verified",
-        "none" | "" | "may" if may_be_clear => "offered",
+        "none" => "offered",
+        "" | "may" if may_be_clear => "offered",
         _ => "required",
     }
 }

@@ -44,6 +44,64 @@ impl Conversion<'_> {
         self.draft.add(block.key("recipients_in", quoted(&name), "").key("action", quoted("table"), ""));
     }
 
+    /// Refuses recipients that smtpd refuses whatever the tables say: those that are malformed, and, from
+    /// clients that may not relay, those with a route in their local part.
+    pub(super) fn malformed_recipients(&mut self) {
+        let syntax = "501 5.1.3 Bad recipient address syntax";
+        let mut text = format!("/^-/ {syntax}\n/@[0-9.]+$/ {syntax}\n");
+        if !self.own_domains().contains(&self.hostname().to_lowercase()) {
+            text.push_str(&self.own_literals());
+        }
+        let table = self.pattern_table("malformed", &text);
+        let block = TomlSection::new("[[access]]").comment("Addresses that Postfix takes for malformed.");
+        let block = block.key("name", quoted(&table), "").key("stage", quoted("rcpt"), "");
+        self.draft.add(block.key("recipients_in", quoted(&table), "").key("action", quoted("table"), ""));
+        if self.values.value("allow_untrusted_routing").eq_ignore_ascii_case("yes") {
+            return self.draft.not_needed("allow_untrusted_routing", "the local part of an address is no route here");
+        }
+        let defers = self.main_inbound_service().is_some_and(|front| front.lists.defers_relaying());
+        let denied = if defers { "454 4.7.1 Relay access denied" } else { "554 5.7.1 Relay access denied" };
+        let table = self.pattern_table("routed", &format!("/^[^\"]*[%!].*@/ {denied}\n/^\".*[%!@].*\"@/ {denied}\n"));
+        let networks = super::inbound_services::common_relay_networks(&self.inbound_services);
+        if !networks.is_empty() {
+            let block =
+                TomlSection::new("[[access]]").key("name", quoted("may route"), "").key("list", quoted(&table), "");
+            let block = block.key("stage", quoted("rcpt"), "").key("clients", quoted_networks(&networks), "mynetworks");
+            self.draft.add(block.key("action", quoted("accept"), ""));
+        }
+        let block = TomlSection::new("[[access]]").comment("Addresses that were routes once, such as user%host@here.");
+        let mut block =
+            block.key("name", quoted(&table), "").key("list", quoted(&table), "").key("stage", quoted("rcpt"), "");
+        block.set("recipients_in", quoted(&table), "");
+        if self.has_users {
+            block.set("users", "false".into(), "");
+        }
+        self.draft.add(block.key("action", quoted("table"), ""));
+    }
+
+    /// Patterns for recipients at the addresses of this host, which has no users by its own name.
+    fn own_literals(&self) -> String {
+        let listeners = self.draft.sections.iter().filter(|block| block.header == "[[listener]]");
+        let keys = listeners.flat_map(|block| &block.keys).filter(|(key, ..)| key == "address");
+        let addresses = keys.filter_map(|(_, value, _)| value.trim_matches('"').parse::<std::net::SocketAddr>().ok());
+        let ips: std::collections::BTreeSet<_> =
+            addresses.map(|address| address.ip()).filter(|ip| ip.is_ipv4() && !ip.is_unspecified()).collect();
+        let pattern = |ip: &std::net::IpAddr| {
+            format!("/@\\[{}\\]$/ 550 5.1.1 Recipient address unknown\n", ip.to_string().replace('.', "\\."))
+        };
+        let lines: String = ips.iter().map(pattern).collect();
+        if lines.is_empty() { lines } else { format!("if !/^postmaster@/\n{lines}endif\n") }
+    }
+
+    /// A table of patterns in a file of its own.
+    pub(super) fn pattern_table(&mut self, like: &str, text: &str) -> String {
+        let path = self.add_file(like, "", text.to_owned(), false);
+        let name = file_name(&path);
+        let block = TomlSection::new("[[table]]").key("name", quoted(&name), "").key("type", quoted("regexp"), "");
+        self.draft.add(block.key("path", quoted(&path.to_string_lossy()), ""));
+        name
+    }
+
     /// Writes rules in their order.
     pub(super) fn write_rules(&mut self, rules: &[ImportedRule], mynetworks: &[IpNet]) {
         for rule in rules {

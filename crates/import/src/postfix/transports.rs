@@ -150,7 +150,7 @@ impl Conversion<'_> {
         }
     }
 
-    /// Refuses mail for addresses of `error:` in a domain, as smtpd does; the other addresses get routes.
+    /// Refuses and defers mail for addresses of `error:` and `retry:` in a domain, as smtpd does; the other addresses get routes.
     pub(super) fn block_addresses(&mut self, kind: AddressClass, domain: Option<&str>) {
         let own = self.own_domains();
         let is_meant = |key: &str| {
@@ -161,7 +161,6 @@ impl Conversion<'_> {
         for (address, value) in entries {
             if let Some(DeliveryMethod::Reply(reply)) =
                 self.reply_method(&self.target_of_class(kind).overridden(&value))
-                && reply.starts_with('5')
             {
                 self.blocked_recipients.push((address, reply));
             }
@@ -173,13 +172,21 @@ impl Conversion<'_> {
     pub(super) fn address_routes(&mut self) {
         self.block_addresses(AddressClass::Other, None);
         let own = self.own_domains();
-        let is_route = |key: &str| key.contains('@') || self.has_sender_routes() && !own.iter().any(|it| it == key);
+        let is_below = |key: &str| self.relayed_parents.iter().any(|parent| key.ends_with(&format!(".{parent}")));
+        let is_route = |key: &str| {
+            key.contains('@') || is_below(key) || self.has_sender_routes() && !own.iter().any(|it| it == key)
+        };
         let entries: Vec<_> = self.transport_map.entries.iter().filter(|(key, _)| is_route(key)).cloned().collect();
         let mut text = String::new();
         for (key, value) in entries {
             match self.address_route(&key, &value, &own) {
                 Some(route) => text.push_str(&format!("{key:<31} {route}\n")),
                 None => text.push_str(&format!("# not translated: {key} {value}: this is not a valid key\n")),
+            }
+        }
+        for parent in self.direct_parents.clone() {
+            if !text.lines().any(|line| line.split(' ').next() == Some(&format!(".{parent}"))) {
+                text.push_str(&format!("{:<31} smtp:\n", format!(".{parent}")));
             }
         }
         if !text.is_empty() {
@@ -198,7 +205,9 @@ impl Conversion<'_> {
             return None;
         }
         let of = key.rsplit_once('@').map_or("", |(_, of)| of);
-        let kind = self.class_of(of).filter(|_| own.iter().any(|it| it == of)).unwrap_or(AddressClass::Other);
+        let is_relayed = self.relayed_parents.iter().any(|parent| key.ends_with(&format!(".{parent}")));
+        let kind = self.class_of(of).filter(|_| own.iter().any(|it| it == of));
+        let kind = kind.unwrap_or(if is_relayed { AddressClass::Relay } else { AddressClass::Other });
         let target = self.target_of_class(kind).overridden(value);
         let target = if target.channel == "local" { self.local_target(target) } else { target };
         let (mut method, domain) = (self.delivery_method(&target, key), Some(of).filter(|of| !of.is_empty()));
@@ -211,6 +220,33 @@ impl Conversion<'_> {
             *next_hop = Some(format!("mx:{domain}"));
         }
         Some(self.route_value(&method, kind, "transport_maps"))
+    }
+
+    /// The mailboxes of a domain with Maildirs, and the addresses with tags that transport_maps sends
+    /// elsewhere: the tag of a mailbox is taken off, and other programs need it.
+    pub(super) fn with_tagged_addresses(&mut self, mailboxes: Option<String>, domain: &str) -> Option<String> {
+        let keys = self.tagged_patterns(domain);
+        if keys.is_empty() || mailboxes.is_none() {
+            return mailboxes;
+        }
+        let text: String = keys.iter().map(|pattern| format!("{pattern} x\n")).collect();
+        let table = self.pattern_table("tagged", &text);
+        self.add_chain_table(mailboxes.into_iter().chain([table]).collect())
+    }
+
+    /// Patterns for the addresses of a domain that transport_maps sends elsewhere, with any tag.
+    fn tagged_patterns(&self, domain: &str) -> Vec<String> {
+        let delimiter = self.values.value("recipient_delimiter").chars().next();
+        let Some(delimiter) = delimiter else { return Vec::new() };
+        let at = format!("@{domain}");
+        let tagged = self.transport_map.addresses().filter_map(|(key, value)| {
+            let local = key.strip_suffix(&at).filter(|local| !local.contains(delimiter))?;
+            let is_program = !["local", "virtual", "error", "retry", ""]
+                .contains(&TransportTarget::read(value, "").channel.as_str());
+            let pattern = format!("/^{}{}[^@]*{}$/", escaped(local), escaped(&delimiter.to_string()), escaped(&at));
+            is_program.then_some(pattern)
+        });
+        tagged.collect()
     }
 
     /// A value of a table of routes.
@@ -291,6 +327,12 @@ impl Conversion<'_> {
             }
         }
     }
+}
+
+/// A text as a part of a pattern.
+fn escaped(text: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "@-_=%".contains(c);
+    text.chars().flat_map(|c| (!is_plain(c)).then_some('\\').into_iter().chain([c])).collect()
 }
 
 #[cfg(test)]

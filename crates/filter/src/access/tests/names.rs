@@ -102,6 +102,25 @@ fn a_greeting_is_looked_up_only_if_nothing_else_is_wrong_with_it() {
     }
 }
 
+/// The sender is in x.example.
+#[test]
+fn a_sender_is_refused_for_a_domain_without_mail_hosts() {
+    let of = |faults: &[SenderFault], names: &Arc<FixedNames>| {
+        ConditionMatcher::SenderFault(SenderFaults { faults: faults.into(), names: names.clone() })
+    };
+    for (exists, expected) in [
+        (Some(true), "nothing"),
+        (Some(false), "550 5.7.1 Access denied"),
+        (None, "451 4.3.0 Access rules unavailable, try again later"),
+    ] {
+        let names = FixedNames::new(ReverseName::Missing, exists);
+        let rules = refuse(Stage::Mail, of(&SenderFault::ALL, &names));
+        assert_eq!((decided(&rules, Stage::Mail), names.questions()), (expected.into(), 1));
+        let rules = refuse(Stage::Mail, of(&[SenderFault::NotQualified], &names));
+        assert_eq!((decided(&rules, Stage::Mail), names.questions()), ("nothing".into(), 1));
+    }
+}
+
 #[test]
 fn a_list_of_domains_is_asked_for_the_names_of_the_rule() {
     let confirmed = || FixedNames::new(ReverseName::Confirmed("a.example".into()), None);
