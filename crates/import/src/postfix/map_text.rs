@@ -34,11 +34,6 @@ pub(super) enum TableUse {
 }
 
 impl TableUse {
-    /// Whether values matter, and not only keys.
-    pub(super) fn uses_values(self) -> bool {
-        !matches!(self, TableUse::Domains | TableUse::Recipients | TableUse::LocalUsers)
-    }
-
     /// What happens to mail while the table is unavailable.
     pub(super) fn unavailable_effect(self) -> &'static str {
         match self {
