@@ -6,6 +6,7 @@ without a password.
 
 import os
 import pathlib
+import shutil
 import subprocess
 import tempfile
 import time
@@ -19,12 +20,19 @@ _STOP_SECONDS_MAX = 30.0
 _LOG_SIZE = "--innodb-log-file-size=4M"
 
 
+def is_installed():
+    """Whether it is installed."""
+    return shutil.which("mariadbd") is not None
+
+
 class Mariadb:
     """A server, whose data is created in the constructor; it can be stopped and started again on the
     same port and data.
     """
 
     def __init__(self):
+        if not is_installed():
+            raise RuntimeError("MariaDB is missing: run bench/peers/install")
         self._made = tempfile.TemporaryDirectory(prefix="mailrace-my-", ignore_cleanup_errors=True)
         self.folder = pathlib.Path(self._made.name)
         self.folder.chmod(0o755)
@@ -63,6 +71,11 @@ class Mariadb:
     def kill(self):
         """Kills it, and with it all connections."""
         self._process.kill()
+        self._process.wait(_STOP_SECONDS_MAX)
+
+    def terminate(self):
+        """Ends it cleanly; it may be started again."""
+        self._process.terminate()
         self._process.wait(_STOP_SECONDS_MAX)
 
     def stop(self):

@@ -160,10 +160,10 @@ fn a_key_that_the_database_cannot_take_spoils_no_other() {
         server.sql("SET GLOBAL sql_mode = 'STRICT_ALL_TABLES'");
         server.sql(
             "DELIMITER //
-             CREATE FUNCTION mail.number(a varchar(100)) RETURNS int BEGIN
+             CREATE FUNCTION mail.checked(a varchar(100)) RETURNS int BEGIN
                  IF a = 'x@x' THEN SIGNAL SQLSTATE '22007' SET MESSAGE_TEXT = 'not a number'; END IF; RETURN 1; END//",
         );
-        let table = table(&server.url(), "SELECT number(:key)");
+        let table = table(&server.url(), "SELECT checked(:key)");
         let answers = ask(&table, &["1@x", "x@x", "2@x"]).await.unwrap();
         assert_eq!([&answers[0], &answers[2]], [&found(&["1"]), &found(&["1"])]);
         assert!(matches!(&answers[1], LookupAnswer::Unavailable(why) if why.contains("SQLSTATE 22007")), "{answers:?}");
@@ -299,6 +299,20 @@ fn a_password_may_stand_beside_the_url() {
         assert!(refused.what.contains("Access denied for user 'mail'") && refused.what.contains("1045"), "{refused}");
         let with = MysqlConfig { password: Some("s3cret".into()), ..config(&url, BY_ADDRESS) };
         assert_eq!(ask(&Mysql::new(with).unwrap(), &["nobody@x"]).await.unwrap(), [LookupAnswer::NotFound]);
+    });
+}
+
+#[test]
+fn a_user_of_the_system_needs_no_password_on_the_socket() {
+    with_server(async |server| {
+        let name = std::process::Command::new("id").arg("-un").output().unwrap().stdout;
+        let name = String::from_utf8(name).unwrap().trim().to_owned();
+        let user = format!("'{name}'@localhost");
+        server.sql(&format!(
+            "CREATE USER IF NOT EXISTS {user}; ALTER USER {user} IDENTIFIED VIA unix_socket; GRANT SELECT ON mail.* TO {user}"
+        ));
+        let url = server.socket_url().replace("root@", &format!("{name}@"));
+        assert_eq!(ask(&table(&url, BY_ADDRESS), &["nobody@x"]).await.unwrap(), [LookupAnswer::NotFound]);
     });
 }
 
