@@ -25,6 +25,7 @@ mod mysql;
 mod networks;
 mod outbound;
 mod output_text;
+mod placeholders;
 mod policy;
 mod quotas;
 mod restrictions;
