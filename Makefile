@@ -7,7 +7,7 @@ export PATH := $(PATH):/usr/sbin
 TEST_BIN := $(or $(CARGO_TARGET_DIR),target)/debug/mailrace
 # The measurements, which need a release build.
 SCENARIOS := accept-many accept-one maildir flat memory secure-many secure-one resumed-one passing servers-many servers-one \
-  drain-one drain-many lame collapse mailing pressure sendfile directory replica guessing \
+  drain-one drain-many lame collapse mailing pressure sendfile directory mariadb replica guessing \
   read-pop3 read-pop3-lf read-pop3-tls read-page-10 read-page-100 read-page-1000 read-file-1 read-file-10 read-file-tls \
   proxy-logins-pop3 proxy-logins-imap proxy-bytes proxy-bytes-tls read-slow accept-while-reading open-maildrop \
   exim-loadavg exim-mass-mail samba-sendfile freebsd-tuned postfix-ldap spoilt-hosts spoilt-scheduler tune-defaults sign verify-senders \

@@ -150,40 +150,34 @@ class Users:
 
     def local_postfix(self, kind, place):
         """Postfix with a table in a file."""
-        return LookupServer(kind, _postfix(place, f"{kind}:{self._postmap}"))
+        return LookupServer(kind, holding_postfix(place, f"{kind}:{self._postmap}"))
 
     def ldap_postfix(self, name, kind, place):
         """Postfix with the directory."""
-        return LookupServer(name, _postfix(place, f"{kind}:{self._ldap}"), self.slapd)
+        return LookupServer(name, holding_postfix(place, f"{kind}:{self._ldap}"), self.slapd)
 
     def cdb(self, place):
         """Mailrace with a table in a file."""
-        return LookupServer("cdb", _mailrace(place, f'{_TABLE}type = "cdb"\npath = "{self._cdb}"\n'))
+        return LookupServer("cdb", holding_mailrace(place, f'{_TABLE}type = "cdb"\npath = "{self._cdb}"\n'))
 
     def cold(self, place, binary=BINARY):
         """Mailrace with the directory and an empty cache."""
-        return LookupServer("cold", _mailrace(place, self._ldap_table(), binary), self.slapd)
+        return LookupServer("cold", holding_mailrace(place, self._ldap_table(), binary), self.slapd)
 
     def warm(self, place):
         """Mailrace with the directory and all users in the cache."""
         cache = f'cache  = {{ ttl = "1h", entries = {2 * self.count} }}\n'
-        return LookupServer("warm", _mailrace(place, self._ldap_table() + cache), self.slapd, self._fill_cache)
+        return LookupServer("warm", holding_mailrace(place, self._ldap_table() + cache), self.slapd, self._fill_cache)
 
     def replica(self, place):
         """Mailrace with a copy of the directory."""
-        return LookupServer("replica", _mailrace(place, self._ldap_table() + 'mode   = "replica"\n'), self.slapd, self._await_copy)
+        return LookupServer("replica", holding_mailrace(place, self._ldap_table() + 'mode   = "replica"\n'), self.slapd, self._await_copy)
 
     def _ldap_table(self):
         return _LDAP.format(url=self.slapd.url)
 
     def _fill_cache(self, server):
-        starts = range(1, self.count + 1, _WARM_RECIPIENTS)
-        blocks = [range(start, min(start + _WARM_RECIPIENTS, self.count + 1)) for start in starts]
-        parts = [blocks[first::_WARM_CONNECTIONS] for first in range(_WARM_CONNECTIONS)]
-        with concurrent.futures.ThreadPoolExecutor(_WARM_CONNECTIONS) as pool:
-            list(pool.map(functools.partial(_send_rcpt, server.port), parts))
-        if (cached := _stats(server)["cached"]) < self.count:
-            raise RuntimeError(f"{cached} of {self.count} users are in the cache")
+        fill_cache(server, self.count)
 
     def _await_copy(self, server):
         await_copy(server, self.count)
@@ -192,6 +186,17 @@ class Users:
 def postfix_table(slapd, key="(mail=%s)", attribute="description"):
     """Postfix's configuration of a table in the directory; the mailbox of an address by default."""
     return _POSTFIX_LDAP.format(url=slapd.url, base=people.PEOPLE, filter=key, attribute=attribute)
+
+
+def fill_cache(server, count):
+    """Looks up all users, so that they are in the cache."""
+    starts = range(1, count + 1, _WARM_RECIPIENTS)
+    blocks = [range(start, min(start + _WARM_RECIPIENTS, count + 1)) for start in starts]
+    parts = [blocks[first::_WARM_CONNECTIONS] for first in range(_WARM_CONNECTIONS)]
+    with concurrent.futures.ThreadPoolExecutor(_WARM_CONNECTIONS) as pool:
+        list(pool.map(functools.partial(_send_rcpt, server.port), parts))
+    if (cached := _stats(server)["cached"]) < count:
+        raise RuntimeError(f"{cached} of {count} users are in the cache")
 
 
 def await_copy(server, count):
@@ -203,11 +208,13 @@ def await_copy(server, count):
         time.sleep(0.2)
 
 
-def _postfix(place, table):
+def holding_postfix(place, table):
+    """Postfix, which keeps all messages, with its mailboxes in this table."""
     return postfix.Postfix(place, "tuned", [*_POSTFIX_LINES, f"virtual_mailbox_maps = {table}"])
 
 
-def _mailrace(place, table, binary=BINARY):
+def holding_mailrace(place, table, binary=BINARY):
+    """Mailrace, which keeps all messages, with its mailboxes in this table, "directory"."""
     return Mailrace(place, concurrency=0, mailboxes="directory", limits=_LIMITS, extra=table, binary=binary)
 
 

@@ -40,8 +40,10 @@ pub(crate) trait ServerConnection {
     /// The host it is connected to, for errors.
     fn at(&self) -> &str;
 
-    /// Whether it is known to be closed.
-    fn is_closed(&self) -> bool;
+    /// Whether it is known to be closed. If not, that shows in the next request, which is repeated.
+    fn is_closed(&self) -> bool {
+        false
+    }
 }
 
 /// The connections of one table.

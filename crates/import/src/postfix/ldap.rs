@@ -4,7 +4,7 @@
 use ldap::{FilterTemplate, LdapUrl, ResultTemplate};
 
 use super::config_draft::{TomlSection, quoted, quoted_list};
-use super::table_rules::key_part;
+use super::placeholders::key_part;
 use super::words::list;
 
 /// A table, what is not supported, and its password.

@@ -27,6 +27,7 @@ mod networks;
 mod outbound;
 mod output_text;
 mod pipes;
+mod placeholders;
 mod policy;
 mod quotas;
 mod relay_logins;

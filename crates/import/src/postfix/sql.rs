@@ -5,7 +5,7 @@
 //! the key first, so the old query is applied to each key with `LATERAL`. As in Postfix, a key that
 //! lacks a part of the query finds nothing.
 
-use super::table_rules::key_part;
+use super::placeholders::key_part;
 
 /// A kind of database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

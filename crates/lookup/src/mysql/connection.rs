@@ -218,11 +218,6 @@ impl ServerConnection for Connection {
     fn at(&self) -> &str {
         &self.at
     }
-
-    fn is_closed(&self) -> bool {
-        // Whether the server has closed it shows in the next request, which is then repeated.
-        false
-    }
 }
 
 impl Connection {

@@ -228,7 +228,7 @@ mod tests {
     use super::*;
 
     /// A greeting with these capabilities and this method.
-    pub(in super::super) fn greeting(capabilities: u32, method: &str) -> Vec<u8> {
+    fn greeting(capabilities: u32, method: &str) -> Vec<u8> {
         let mut content = b"\x0a5.5.5-10.11.6-MariaDB\0\x07\0\0\0abcdefgh\0".to_vec();
         content.extend_from_slice(&(capabilities as u16).to_le_bytes());
         content.extend_from_slice(&[45, 2, 0]);

@@ -66,6 +66,19 @@ pub struct MysqlConfig {
     pub connections: usize,
 }
 
+/// Reads a packet in every way in which one is read. For fuzzing.
+#[doc(hidden)]
+pub fn read_packet(octets: &[u8]) {
+    let _ = (handshake::Greeting::read(octets), handshake::next_step(octets, true));
+    let _ = (result::Prepared::read(octets), result::ResultStart::read(octets), result::row_or_end(octets).is_ok());
+    let Some((&kind, row)) = octets.split_last() else { return };
+    let described = result::Column::read(row).ok();
+    let columns: Vec<_> = described.into_iter().chain([result::Column::of_kind(kind)]).collect();
+    for keys in [1, 2] {
+        let _ = result::RowCollector::new(keys).add(&columns, row);
+    }
+}
+
 /// The backend for a MySQL table.
 pub struct Mysql {
     query: MysqlQuery,

@@ -97,6 +97,12 @@ impl RedisCommand {
     }
 }
 
+/// Reads the line that begins a reply. For fuzzing.
+#[doc(hidden)]
+pub fn read_line(octets: &[u8]) {
+    let _ = reply::ReplyLine::read(octets);
+}
+
 /// The backend for a Redis table.
 pub struct Redis {
     command: RedisCommand,
