@@ -85,14 +85,14 @@ pub struct AcmeCertificateStatus {
 
 enum RenewerRequest {
     /// To this plan, whose certificates have been read.
-    Reconfigure(Option<RenewalPlan>, Vec<ManagedCertificate>),
+    Reconfigure(Option<Box<RenewalPlan>>, Vec<ManagedCertificate>),
     Renew(Option<Box<str>>),
     Stop,
 }
 
 struct RenewalThread {
     parts: RenewerParts,
-    plan: Option<RenewalPlan>,
+    plan: Option<Box<RenewalPlan>>,
     certificates: Vec<ManagedCertificate>,
     statuses: Arc<Mutex<Vec<AcmeCertificateStatus>>>,
 }
@@ -145,7 +145,7 @@ impl CertificateRenewer {
     pub fn reconfigure(&self, plan: Option<RenewalPlan>) {
         let certificates = plan.as_ref().map(|plan| plan.read_certificates(self.random)).unwrap_or_default();
         *self.statuses.lock() = certificates.iter().map(ManagedCertificate::status).collect();
-        self.request(RenewerRequest::Reconfigure(plan, certificates));
+        self.request(RenewerRequest::Reconfigure(plan.map(Box::new), certificates));
     }
 
     /// Has the next attempt come now: for the certificate with this name, or for all. Returns how many
@@ -219,7 +219,7 @@ impl RenewalThread {
     }
 
     /// The same plan changes nothing.
-    fn set_plan(&mut self, plan: Option<RenewalPlan>, certificates: Vec<ManagedCertificate>) {
+    fn set_plan(&mut self, plan: Option<Box<RenewalPlan>>, certificates: Vec<ManagedCertificate>) {
         if plan != self.plan {
             (self.plan, self.certificates) = (plan, certificates);
         }
