@@ -7,7 +7,6 @@ import json
 import pathlib
 import re
 import subprocess
-import sys
 import unittest
 
 from harness import await_that
@@ -27,6 +26,7 @@ CHECKS = (
 # Works the queue with nothing but the generated client. Arguments: the address of the API, and an operator's token.
 WORK = """
 import sys
+import time
 from mailrace_client import AuthenticatedClient
 from mailrace_client.api.default import hold, release, remove, recipients, queues, message
 from mailrace_client.models import ActRequest, RecipientFilter, RecipientStateFilter
@@ -38,6 +38,10 @@ assert set(found) == {"bob@one.test", "carol@two.test"}, found
 assert message.sync(found["bob@one.test"], client=client).message.sender == "alice@bench.test"
 one = ActRequest(filter_=RecipientFilter(destination="one.test"))
 assert hold.sync(client=client, body=one).recipients == 1
+end = time.monotonic() + 20
+while not recipients.sync(client=client, state=[RecipientStateFilter.HELD]).recipients:
+    assert time.monotonic() < end, "it is not held"
+    time.sleep(0.05)
 assert release.sync(client=client, body=one).recipients == 1
 assert remove.sync(client=client, body=ActRequest(filter_=RecipientFilter(id=[found["carol@two.test"]]))).recipients == 1
 refused = remove.sync(client=client, body=ActRequest())
