@@ -521,7 +521,10 @@ fn clients_that_might_relay_with_postfix_are_deferred() {
         (format!("{open} check_recipient_access inline:{{bob@=OK}}, reject_unauth_destination\n"), true),
         // Another list rejects them.
         (
-            "smtpd_recipient_restrictions = permit_mynetworks, permit_mx_backup, reject_unauth_destination\n".into(),
+            format!(
+                "smtpd_relay_restrictions = {guarded}\n\
+                 smtpd_recipient_restrictions = permit_mynetworks, permit_mx_backup, reject_unauth_destination\n"
+            ),
             false,
         ),
         // Networks that are not detected.
@@ -540,7 +543,8 @@ fn clients_that_might_relay_with_postfix_are_deferred() {
         ("compatibility_level = 2\n", "mynetworks_style = class\n", true),
         ("", "inet_interfaces = loopback-only\n", false),
     ] {
-        let server = Server::new(&format!("mydestination = example.org\n{level}{style}"), smtp);
+        let relay = format!("smtpd_relay_restrictions = {guarded}\n");
+        let server = Server::new(&format!("mydestination = example.org\n{relay}{level}{style}"), smtp);
         assert_eq!(server.config.relay.is_deferred, is_put_off, "{level}{style}\n{}", server.import.text);
     }
 }

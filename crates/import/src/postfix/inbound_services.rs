@@ -122,10 +122,9 @@ impl Conversion<'_> {
         let mut taken: Vec<SocketAddr> = Vec::new();
         for service in &services {
             let takes_mail = service.kind == "inet" && ["smtpd", "postscreen"].contains(&service.command.as_str());
-            match takes_mail {
-                true => self.read_inbound_service(service, &mut taken),
-                // The service to which postscreen passes clients is read with postscreen.
-                false => {}
+            // The service to which postscreen passes clients is read with postscreen.
+            if takes_mail {
+                self.read_inbound_service(service, &mut taken);
             }
         }
         if services.is_empty() {
