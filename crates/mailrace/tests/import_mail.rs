@@ -272,7 +272,7 @@ fn an_entry_for_all_of_a_domain_lets_everybody_in() {
 #[test]
 fn a_table_that_cannot_be_said_puts_off_and_refuses_nobody() {
     let virtual_boxes = "mydestination =\nvirtual_mailbox_domains = v.example\nvirtual_mailbox_base = /var/mail\n";
-    let ldap = "server_host = ldap.example\nsearch_base = dc=example\nresult_attribute = uid\nresult_format = %d/%u/\n";
+    let ldap = "server_host = ldap.example\nsearch_base = dc=example\nresult_attribute = uid\nresult_format = %d/%x/\n";
     for maps in ["hash:/boxes, ldap:/ldap.cf", "hash:/boxes, mysql:/etc/postfix/mysql.cf", "hash:/boxes, hash:/none"] {
         let main = format!("{virtual_boxes}virtual_mailbox_maps = {maps}\n");
         let server = Server::new(&main, &[("/boxes", "bob@v.example v/bob/\n"), ("/ldap.cf", ldap)]);
