@@ -55,7 +55,7 @@ class Mariadb:
     def start(self, *settings):
         """Starts it and waits until it is ready."""
         argv = ["mariadbd", "--no-defaults", "--bind-address=127.0.0.1", "--skip-log-bin", "--skip-name-resolve",
-                "--innodb-buffer-pool-size=16M", "--innodb-flush-log-at-trx-commit=0", _LOG_SIZE,
+                "--innodb-buffer-pool-size=16M", "--innodb-flush-log-at-trx-commit=2", _LOG_SIZE,
                 f"--port={self.port}", f"--datadir={self._data}", f"--socket={self.socket}", *_as_root(), *settings]  # fmt: skip
         with open(self.log, "ab") as log:
             command = self.group.command(argv)

@@ -40,7 +40,7 @@ ALIAS_DOMAINS = """SELECT goto FROM alias, alias_domain WHERE alias_domain.alias
 PASSWORDS = "SELECT password FROM mailbox WHERE username = :key AND active = 1"
 HOSTILE = ("'; DROP TABLE mailbox; --", "%", "' OR ''='", "alice@shop.test\\", "alice@shop.test'#", "NULL", '"', "ł@shop.test")
 DOMAIN = '\n[[domain]]\nnames = "domains"\nmailboxes = "mailboxes"\naliases = "all_aliases"\ntransport = "vmail"\n'
-VMAIL = '\n[transport.vmail]\ntype = "maildir"\nroot = "{folder}/vmail"\nplaces = "mailboxes"\n'
+VMAIL = '\n[transport.vmail]\ntype = "maildir"\nroot = "{data_dir}/vmail"\nplaces = "mailboxes"\n'
 AUTH = '\n[auth]\npasswords = "passwords"\nclear_text = true\n'
 
 
@@ -72,9 +72,9 @@ class Postfixadmin(TablesCase):
     @classmethod
     def setUpClass(cls):
         cls.database = mariadb_for(cls)
-        cls.home = folder_for(cls)
-        extra = (*postfixadmin_tables(cls.database.url()), DOMAIN, VMAIL.format(folder=cls.home), AUTH)
-        extra += (listener("submission", 'tls = "none"'), table("by_socket", "mysql", url=cls.database.socket_url(), query=MAILBOXES))
+        extra = (*postfixadmin_tables(cls.database.url()), DOMAIN, VMAIL, AUTH)
+        by_socket = table("by_socket", "mysql", url=cls.database.socket_url(), query=MAILBOXES)
+        extra += (listener("submission", 'tls = "none"'), by_socket)
         cls.server_ = server_for(cls, *extra, mailboxes=None)
 
     def test_mail_for_a_mailbox_is_delivered_where_the_database_says(self):
@@ -122,7 +122,7 @@ class Postfixadmin(TablesCase):
             self.assertEqual(client.deliver(make_message("hello"), recipient).code, 250, self.server_.log_tail())
 
     def await_mail(self, name, count):
-        new = self.home / "vmail" / "shop.test" / name / "new"
+        new = self.server_.data / "vmail" / "shop.test" / name / "new"
         await_that(lambda: new.exists() and len(list(new.iterdir())) >= count, f"mail for {name}", self.server_)
 
 

@@ -279,7 +279,7 @@ fn an_entry_for_all_of_a_domain_lets_everybody_in() {
 #[test]
 fn a_table_that_cannot_be_said_puts_off_and_refuses_nobody() {
     let virtual_boxes = "mydestination =\nvirtual_mailbox_domains = v.example\nvirtual_mailbox_base = /var/mail\n";
-    let ldap = "server_host = ldap.example\nsearch_base = dc=example\nresult_attribute = uid\nresult_format = %d/%u/\n";
+    let ldap = "server_host = ldap.example\nsearch_base = dc=example\nresult_attribute = uid\nresult_format = %d/%x/\n";
     for maps in ["hash:/boxes, ldap:/ldap.cf", "hash:/boxes, mysql:/etc/postfix/mysql.cf", "hash:/boxes, hash:/none"] {
         let main = format!("{virtual_boxes}virtual_mailbox_maps = {maps}\n");
         let server = Server::new(&main, &[("/boxes", "bob@v.example v/bob/\n"), ("/ldap.cf", ldap)]);
@@ -287,16 +287,18 @@ fn a_table_that_cannot_be_said_puts_off_and_refuses_nobody() {
         assert_eq!(found, ("bob@v.example".to_owned(), "451".to_owned()), "{maps}\n{}", server.import.text);
         assert!(server.reports("gets 451"), "{maps}");
     }
-    let groups = "server_host = ldap.example\nsearch_base = dc=example\nresult_attribute =\nleaf_result_attribute = mail\n\
-                  special_result_attribute = member\n";
+    let groups = "server_host = ldap.example\nsearch_base = dc=example\nresult_attribute = mail\n\
+                  terminal_result_attribute = maildrop\n";
     let main = format!("{OWN}virtual_alias_maps = ldap:/groups.cf\n");
     let server = Server::new(&main, &[("/groups.cf", groups)]);
-    assert!(server.reports("leaf_result_attribute") && server.mailbox_result("bob@example.com") == "451");
-    // If only existence matters, the form of the value does not.
+    assert!(server.reports("terminal_result_attribute") && server.mailbox_result("bob@example.com") == "451");
+    // A format that is known decides who exists, also where only that matters.
+    let ldap = ldap.replace("%x", "%u");
     let main =
         format!("{virtual_boxes}virtual_mailbox_maps = ldap:/ldap.cf\nvirtual_transport = lmtp:unix:/run/lmtp\n");
-    let server = Server::new(&main, &[("/ldap.cf", ldap)]);
-    assert!(server.import.text.contains("result = [\"uid\"]"), "{}", server.import.text);
+    let server = Server::new(&main, &[("/ldap.cf", &ldap)]);
+    let format = "result_format = \"{value_domain}/{value_local}/\"";
+    assert!(server.import.text.contains(format), "{}", server.import.text);
 }
 
 /// An alias for a program was ignored, so its mail was refused.

@@ -147,7 +147,9 @@ impl ResultStart {
         match content.first() {
             Some(0) => {
                 reader.skip(1)?;
-                (reader.length()?, reader.length()?);
+                // The rows it has changed, and the last id.
+                reader.length()?;
+                reader.length()?;
                 Ok(ResultStart::NoRows { more: reader.u16()? & MORE_RESULTS != 0 })
             }
             Some(&ServerError::MARK) => Err(AnswerError::Server(ServerError::read(content)?)),

@@ -50,7 +50,7 @@ impl Server {
         let mut server = Command::new("mariadbd");
         server.args(["--no-defaults", "--bind-address=127.0.0.1", "--skip-log-bin", "--skip-name-resolve"]);
         server.args(["--innodb-buffer-pool-size=8M", "--innodb-log-file-size=4M"]);
-        server.arg("--innodb-flush-log-at-trx-commit=0").arg(format!("--port={}", self.port));
+        server.arg("--innodb-flush-log-at-trx-commit=2").arg(format!("--port={}", self.port));
         server.arg(format!("--datadir={}", self.folder.path().join("data").display()));
         server.arg(format!("--socket={}", self.socket().display())).args(user()).args(settings);
         let log = fs::File::create(self.folder.path().join("log")).unwrap();
