@@ -219,7 +219,13 @@ async function readHistory() {
 
 // Next hops, destinations, queues
 
+/** How long a pause lasts: until a time, or until somebody ends it. */
+function pauseText(row) {
+  return row.paused_until ? `paused until ${row.paused_until.slice(11, 16)} UTC` : "paused";
+}
+
 function hopState(hop) {
+  if (hop.paused) return pill(pauseText(hop), "warn");
   if (hop.dead_until) return pill(`unreachable, next try in ${duration(hop.dead_for_seconds)}`, "bad");
   if (hop.failures) return pill(`${hop.failures} failed in a row`, "warn");
   if (hop.error) return pill("had errors", "warn");
@@ -233,13 +239,58 @@ async function readNextHops() {
     ["State", hopState],
     ["Attempts", (hop) => `${hop.attempts} of ${hop.concurrency}`],
     ["Last error", (hop) => hop.error],
+    ["Act", (hop) => el("span", { class: "buttons" }, ...[
+      act(hop.paused ? "Resume" : "Pause", () => pause({ next_hop: hop.next_hop }, `the next hop ${hop.next_hop}`, hop.paused)),
+      act("Redirect", () => redirect(hop.next_hop)),
+    ].filter(Boolean))],
   ];
+  const { redirects } = await ask("/api/v1/redirects");
   show("next-hop-list", table("Next hops", columns, next_hops,
-    "No mail has left for another host yet. Next hops appear with the first message to one."));
+    "No mail has left for another host yet. Next hops appear with the first message to one."),
+    ...(redirects.length ? [el("h3", {}, "Redirected mail"), redirectTable(redirects)] : []));
   const dead = next_hops.filter((hop) => hop.dead_until);
   showAlert("dead", dead.length && "bad", dead.length === 1
     ? `${dead[0].next_hop} cannot be reached: ${dead[0].error}`
     : `${dead.length} next hops cannot be reached, ${dead[0]?.next_hop} among them.`);
+}
+
+function redirectTable(redirects) {
+  const from = (row) => row.from.next_hop ?? row.from.destination;
+  return table("Redirected mail", [
+    ["Mail for", (row) => (row.from.next_hop ? "the next hop" : "the destination")],
+    ["Name", from],
+    ["Goes to", (row) => row.to],
+    ["Act", (row) => act("End", async () => {
+      if (!(await confirmed("End the redirect?", `Mail for ${from(row)} goes there again.`, "End it"))) return;
+      await attempt(() => ask("/api/v1/redirect/end", { from: row.from }));
+      refresh();
+    })],
+  ], redirects, "");
+}
+
+/** Asks where the mail of a next hop is to go. */
+async function redirect(nextHop) {
+  const to = await asked(`Redirect the mail for ${nextHop}?`,
+    "It goes there until you end the redirect, also after a restart.", "Host or [address], with a port", "Redirect");
+  if (!to) return;
+  if (await attempt(() => ask("/api/v1/redirect", { from: { next_hop: nextHop }, to }))) {
+    notify(`Mail for ${nextHop} goes to ${to}.`, "good");
+  }
+  refresh();
+}
+
+/** Pauses, for some time if its reader says so, or resumes. */
+async function pause(target, name, isPaused) {
+  if (isPaused) {
+    if (!(await confirmed(`Resume ${name}?`, "Its mail leaves again.", "Resume"))) return;
+    await attempt(() => ask("/api/v1/resume", { target }));
+  } else {
+    const span = await asked(`Pause ${name}?`, "No mail leaves until the time is over, you resume it, or the server starts again.",
+      "For how long: 30m, 2h; empty: until it is resumed", "Pause");
+    if (span === null) return;
+    await attempt(() => ask("/api/v1/pause", span ? { target, for: span } : { target }));
+  }
+  refresh();
 }
 
 async function readDestinations() {
@@ -259,10 +310,10 @@ async function readDestinations() {
 
 async function readQueues() {
   const { queues } = await ask("/api/v1/queues");
-  const toggle = (row) => act(row.paused ? "Resume" : "Pause", () => pauseQueue(row));
+  const toggle = (row) => act(row.paused ? "Resume" : "Pause", () => pause({ queue: row.queue }, `the queue ${row.queue}`, row.paused));
   const columns = [
     ["Queue", (row) => row.queue],
-    ["State", (row) => (row.paused ? pill("paused", "warn") : pill("runs", "good"))],
+    ["State", (row) => (row.paused ? pill(pauseText(row), "warn") : pill("runs", "good"))],
     ["Attempts", (row) => `${count(row.attempts)} of ${count(row.concurrency)}`],
     ["Ready", (row) => count(row.ready), true],
     ["In flight", (row) => count(row.in_flight), true],
@@ -273,14 +324,6 @@ async function readQueues() {
   show("queue-list", table("Queues", columns, queues, "No queue is configured."));
   const paused = queues.filter((row) => row.paused).map((row) => row.queue);
   showAlert("paused", paused.length && "warn", `Paused: ${paused.join(", ")}. No mail leaves from there.`);
-}
-
-async function pauseQueue(row) {
-  const verb = row.paused ? "resume" : "pause";
-  if (!(await confirmed(`${title(verb)} the queue ${row.queue}?`,
-    row.paused ? "Its mail leaves again." : "No mail leaves from it until you resume it, or the server starts again.", title(verb)))) return;
-  await attempt(() => ask(`/api/v1/queues/${encodeURIComponent(row.queue)}/${verb}`, {}));
-  refresh();
 }
 
 // Search, messages, acts
@@ -330,9 +373,14 @@ async function search(cursor = null, shown = []) {
 }
 
 async function openMessage(id) {
-  const answers = await attempt(() => Promise.all([ask(`/api/v1/messages/${id}`), ask(`/api/v1/messages/${id}/explanation`)]));
+  // A server without a log file has no history.
+  const past = ask(`/api/v1/messages/${id}/history`).catch(() => ({ events: [] }));
+  const answers = await attempt(() =>
+    Promise.all([ask(`/api/v1/messages/${id}`), ask(`/api/v1/messages/${id}/explanation`), past]));
   if (!answers) return;
-  const [{ message, recipients }, { lines }] = answers;
+  const [{ message, recipients }, { lines }, { events }] = answers;
+  const happened = (event) => `${event.time.slice(0, 19).replace("T", " ")} ${event.event} `
+    + [event.fields.to, event.fields.relay, event.fields.reply ?? event.fields.reason].filter(Boolean).join(" ");
   const fact = (name, value) => [el("dt", {}, name), el("dd", {}, value)];
   const columns = [
     ["Recipient", (row) => row.recipient],
@@ -351,6 +399,7 @@ async function openMessage(id) {
     table("Recipients", columns, recipients, "All its recipients are finished."),
     el("h3", {}, "What it waits for"),
     el("pre", {}, el("code", {}, lines.join("\n"))),
+    ...(events.length ? [el("h3", {}, "What happened"), el("pre", {}, el("code", {}, events.map(happened).join("\n")))] : []),
     el("p", { class: "buttons" }, ...verbs.map((verb) => act(title(verb), async () => {
       if (await applyTo(verb, { id: [id] })) byId("message").close();
     })).filter(Boolean)));
@@ -383,8 +432,19 @@ async function applyTo(verb, filter) {
   return Boolean(done);
 }
 
-function confirmed(question, text, yes) {
+/** Asks for a text; null: it is not to be done. */
+async function asked(question, text, label, yes) {
+  byId("confirm-label").textContent = label;
+  byId("confirm-input").value = "";
+  byId("confirm-field").hidden = false;
+  const isDone = await confirmed(question, text, yes, true);
+  byId("confirm-field").hidden = true;
+  return isDone ? byId("confirm-input").value.trim() : null;
+}
+
+function confirmed(question, text, yes, hasField = false) {
   const dialog = byId("confirm");
+  byId("confirm-field").hidden = !hasField;
   byId("confirm-title").textContent = question;
   byId("confirm-text").textContent = text;
   byId("confirm-yes").textContent = yes;
@@ -398,6 +458,11 @@ function confirmed(question, text, yes) {
 // Machine
 
 const GAUGE_FORMAT = { bytes: octets, percent: (value) => `${value.toFixed(1)} %`, inodes: count, tasks: (value) => value.toFixed(2) };
+
+/** Free space and inodes are of a disk, and named by a folder of it. */
+function isOfDisk(gauge) {
+  return gauge.gauge.startsWith("free ");
+}
 
 async function readLimits() {
   const load = await ask("/api/v1/limits");
@@ -413,11 +478,27 @@ async function readLimits() {
     ["Effect", (limit) => limit.effect],
     ["State", (limit) => pill(...state[limit.state])],
   ], load.limits, "No limit by load is configured."));
-  show("gauges", el("h3", {}, "Gauges"), table("Gauges", [
+  const columns = [
     ["Gauge", (gauge) => gauge.gauge],
     ["Value", (gauge) => format(gauge.unit, gauge.value), true],
     ["Source", (gauge) => gauge.source],
-  ], load.gauges, "No gauge was read yet."));
+  ];
+  const [disks, others] = [true, false].map((ofDisk) => load.gauges.filter((gauge) => isOfDisk(gauge) === ofDisk));
+  show("disks", el("h3", {}, "Disks"), table("Disks", columns, disks, "No disk was looked at yet."));
+  show("gauges", el("h3", {}, "Gauges"), table("Gauges", columns, others, "No gauge was read yet."));
+}
+
+async function readLanes() {
+  const { lanes } = await ask("/api/v1/lanes");
+  show("lanes", el("h3", {}, "Lanes of the spool"), table("Lanes", [
+    ["Lane", (lane) => lane.lane],
+    ["Messages", (lane) => count(lane.messages), true],
+    ["Accepted", (lane) => count(lane.accepted), true],
+    ["Write and sync, half", (lane) => millis(lane.sync_p50_ms), true],
+    ["99 %", (lane) => millis(lane.sync_p99_ms), true],
+    ["Segments", (lane) => `${count(lane.segments)}, ${count(lane.segments_free)} free`],
+    ["State", (lane) => (lane.batches_failed ? pill(`${count(lane.batches_failed)} batches failed`, "bad") : pill("well", "good"))],
+  ], lanes, "The spool has no lane."));
 }
 
 async function readState() {
@@ -466,7 +547,7 @@ async function attempt(run) {
 
 async function refresh() {
   const mine = session;
-  const readers = [readNextHops, readDestinations, readQueues, readLimits];
+  const readers = [readNextHops, readDestinations, readQueues, readLanes, readLimits];
   for (const read of readers) {
     if (mine !== session || document.hidden) return;
     await attempt(read);

@@ -235,6 +235,7 @@ pub(crate) fn of_load(report: &LoadReport) -> [AdaptiveValue; 3] {
     let clients = match restrictions.intake {
         AllowedClients::Open => "all",
         AllowedClients::ReservedOnly => "reserved only",
+        AllowedClients::None => "none",
     };
     let mail = if restrictions.shortage.is_some() { "refused" } else { "accepted" };
     let value =

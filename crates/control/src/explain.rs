@@ -6,7 +6,7 @@ mod address;
 mod message;
 
 use mail::Timestamp;
-use queue::{BlockReason, DestinationId, NextHopView, QueueNumber, Queues};
+use queue::{BlockReason, DestinationId, NextHopView, PauseEnd, QueueNumber, Queues};
 
 pub(super) use address::AddressTrace;
 pub use address::{AddressExplainer, Deliverability};
@@ -22,6 +22,8 @@ fn obstacle_text<'a>(obstacle: &BlockReason, now: Timestamp, name: impl Fn(Queue
             format!("{} ended but not recorded (limit {most}): the disk is slow", plural(*attempts, "attempt"))
         }
         BlockReason::Paused(queue) => format!("the queue {} is paused, or its concurrency is 0", name(*queue)),
+        BlockReason::NextHopPaused { until } => format!("the next hop is paused {}", pause_end(*until, now)),
+        BlockReason::DestinationPaused { until } => format!("the destination is paused {}", pause_end(*until, now)),
         BlockReason::NoRoute => "the route is not resolved yet".into(),
         BlockReason::Dead { probe_at, error } => {
             format!("the next hop is unreachable ({error}); next attempt {}", time_text(*probe_at, now))
@@ -79,6 +81,10 @@ fn next_hop_load(hop: &NextHopView<'_>) -> String {
     }
 }
 
+fn pause_end(until: PauseEnd, now: Timestamp) -> String {
+    until.map_or_else(|| "until it is resumed".to_owned(), |until| format!("and resumes {}", time_text(until, now)))
+}
+
 /// A time, absolute and relative to now.
 fn time_text(at: Timestamp, now: Timestamp) -> String {
     match at.since(now) {
@@ -102,6 +108,8 @@ mod tests {
             BlockReason::Stopped,
             BlockReason::Unrecorded { attempts: 10_001, max: 10_000 },
             BlockReason::Paused(standard),
+            BlockReason::NextHopPaused { until: None },
+            BlockReason::DestinationPaused { until: Some(NOW + HOUR) },
             BlockReason::NoRoute,
             BlockReason::Dead { probe_at: NOW + HOUR, error: Reply::without_enhanced_code(451, "connection refused") },
             BlockReason::Dead { probe_at: NOW - HOUR, error: Reply::without_enhanced_code(451, "timed out") },

@@ -25,11 +25,12 @@ use spool::SpooledMessage;
 
 use super::adaptive::{self, AdaptiveValue};
 use super::explain::{AddressTrace, MessageState, access};
+use super::lanes::{self, LaneStatus};
 use super::list::{self, QueuedRecipient};
 use super::load::{self, LoadStatus};
 use super::message::{self, MessageDetails};
 use super::pages::{PageRequest, RecipientPage};
-use super::recipient_filter::{QueueFilter, RecipientFilter, UnknownQueue, find_queue};
+use super::recipient_filter::{QueueFilter, RecipientFilter, UnknownQueue};
 use super::reports;
 use super::request::{ActionRequest, ControlRequest, InvalidRequest, SummaryKey};
 use super::selection::{
@@ -43,7 +44,7 @@ use super::wait::unless_stopping;
 use crate::history::ServerCounters;
 use crate::metrics::{self, MetricsSnapshot, QueueMetrics, SignatureCounts};
 use crate::reload_request::{ReloadAnswer, ReloadRequest};
-use crate::{ClusterOperator, ControlParts, ReportParts, SharedControlState};
+use crate::{ClusterOperator, ControlParts, MessageHistory, ReportParts, SharedControlState};
 
 /// Handles requests.
 pub struct ControlHandler {
@@ -93,8 +94,12 @@ impl ControlHandler {
             ControlRequest::Retry(order) => writeln!(out, "{}", self.act(caller, OperatorAction::Retry, order)?)?,
             ControlRequest::Remove(order) => writeln!(out, "{}", self.act(caller, OperatorAction::Remove, order)?)?,
             ControlRequest::Bounce(order) => writeln!(out, "{}", self.act(caller, OperatorAction::Bounce, order)?)?,
-            ControlRequest::Pause { queue } => self.set_queue_paused(caller, queue, true)?,
-            ControlRequest::Resume { queue } => self.set_queue_paused(caller, queue, false)?,
+            ControlRequest::Pause(request) => write_rows(&[self.pause(caller, request)?], out)?,
+            ControlRequest::Resume(request) => self.resume(caller, request)?,
+            ControlRequest::Pauses => write_rows(&self.pauses()?, out)?,
+            ControlRequest::Redirect(request) => self.redirect(caller, request)?,
+            ControlRequest::EndRedirect(request) => self.end_redirect(caller, request)?,
+            ControlRequest::Redirects => write_rows(&self.redirects(), out)?,
             ControlRequest::ExplainAddress { address, sender, client, helo } => {
                 let sender = sender.map(|sender| sender.0);
                 let client = client.map(|client| (client, helo.as_deref()));
@@ -104,6 +109,7 @@ impl ControlHandler {
             ControlRequest::Verify { address } => self.verify(&address.0, out)?,
             ControlRequest::Show { id } => message::write_message(&self.message(id.0)?, out)?,
             ControlRequest::Content { id, from } => message::write_content(&self.stored(id.0)?.body, from, out)?,
+            ControlRequest::History { id } => write_rows(&[self.history(id.0)?], out)?,
             ControlRequest::TableGet { table, key } => self.table_get(&table, &key)?.write(out)?,
             ControlRequest::TableStats { table } => write_rows(&self.table_stats(table.as_deref())?, out)?,
             ControlRequest::TableAccept { table } => self.accept_table_removals(caller, table)?,
@@ -126,6 +132,7 @@ impl ControlHandler {
                     },
                 )?;
             }
+            ControlRequest::Drain(request) => self.drain(caller, request)?,
             ControlRequest::Reload => write_rows(&[self.reload(caller)?], out)?,
             ControlRequest::Load => write_rows(&[self.load_status()], out)?,
             ControlRequest::Adaptive => write_rows(&self.adaptive_values()?, out)?,
@@ -139,7 +146,7 @@ impl ControlHandler {
         self.shared.cluster.as_deref().ok_or_else(none)
     }
 
-    fn with_queues<T: Send + 'static>(
+    pub(super) fn with_queues<T: Send + 'static>(
         &self,
         request: impl FnOnce(&mut Queues) -> T + Send + 'static,
     ) -> ControlResult<T> {
@@ -306,7 +313,7 @@ impl ControlHandler {
     }
 
     /// Logs who asked for a change, and its result.
-    fn logged<T>(
+    pub(super) fn logged<T>(
         &self,
         caller: &str,
         order: &ControlRequest,
@@ -321,6 +328,14 @@ impl ControlHandler {
             self.shared.log.event(LogLevel::Info, "operator action", &fields);
         }
         result
+    }
+
+    /// Logs what somebody may not do, and why.
+    pub(super) fn log_refused_order(&self, caller: &str, order: &str, reason: &str) {
+        let result = format!("refused: {reason}");
+        let fields: [(&'static str, &dyn std::fmt::Display); 3] =
+            [("by", &caller), ("order", &order), ("result", &result)];
+        self.shared.log.event(LogLevel::Warning, "operator action", &fields);
     }
 
     fn apply(&self, act: OperatorAction, action: ActionRequest) -> ControlResult<usize> {
@@ -343,16 +358,6 @@ impl ControlHandler {
             }
         }
         Ok(chosen)
-    }
-
-    /// Stops deliveries from a queue, or resumes them.
-    pub(super) fn set_queue_paused(&self, caller: &str, queue: String, paused: bool) -> ControlResult<()> {
-        let named = queue.clone();
-        let order = if paused { ControlRequest::Pause { queue } } else { ControlRequest::Resume { queue } };
-        let set =
-            move |queues: &mut Queues| find_queue(queues, &named).map(|number| queues.set_queue_paused(number, paused));
-        let not_found = |error: UnknownQueue| ControlError::NotFound(error.to_string());
-        self.logged(caller, &order, |()| "done".to_owned(), || self.with_queues(set)?.map_err(not_found))
     }
 
     fn explain_access(
@@ -414,7 +419,8 @@ impl ControlHandler {
         let trace = async {
             let normalized = self.parts.intake.normalize_address(address, None).await.into_owned();
             let resolution = self.parts.intake.resolve_recipient(&normalized).await;
-            let trace = self.parts.explainer.trace(resolution, sender).await;
+            let redirects = self.shared.redirects.redirects().current();
+            let trace = self.parts.explainer.trace(resolution, sender, &redirects).await;
             (normalized, trace)
         };
         unless_stopping(&self.shared.stopping, trace)?.ok_or(ControlError::Stopping)
@@ -435,6 +441,17 @@ impl ControlHandler {
     pub(super) fn message_body(&self, id: QueueId) -> ControlResult<(Body, Timestamp)> {
         let stored = self.stored(id)?;
         Ok((stored.body, stored.envelope.accepted_at))
+    }
+
+    /// What the log has about a message.
+    pub(super) fn history(&self, id: QueueId) -> ControlResult<MessageHistory> {
+        let none = "the log is written to standard error, where the server cannot read it: see [log] to";
+        let log = self.parts.message_log.as_ref().ok_or_else(|| ControlError::Refused(none.into()))?;
+        let history = log.history(id)?;
+        match history.events.is_empty() {
+            true => Err(ControlError::NotFound(format!("the log has nothing about {id}, as far as it was searched"))),
+            false => Ok(history),
+        }
     }
 
     /// Writes what a message waits for.
@@ -533,6 +550,12 @@ impl ControlHandler {
         load::load_status(&self.parts.intake.load.report(), &self.parts.intake.refusals, now())
     }
 
+    /// The lanes of the spool.
+    pub(super) fn lanes(&self) -> Vec<LaneStatus> {
+        let lanes = self.parts.intake.spool.lane_stats();
+        lanes.iter().map(|(lane, stats)| lanes::lane_status(*lane, stats)).collect()
+    }
+
     /// All metrics, in the Prometheus text format.
     pub(super) fn metrics(&self) -> ControlResult<String> {
         Ok(metrics::render(&self.metrics_snapshot()?))
@@ -543,6 +566,8 @@ impl ControlHandler {
         let restrictions = self.parts.intake.load.restrictions();
         if self.shared.stopping.load(Relaxed) {
             Some("the server is stopping")
+        } else if restrictions.intake == AllowedClients::None {
+            Some("the server is draining its queue")
         } else if restrictions.intake == AllowedClients::ReservedOnly {
             Some("the load of the machine is too high")
         } else {
@@ -626,6 +651,6 @@ fn write_rows(rows: &[impl Serialize], out: &mut impl Write) -> io::Result<()> {
     rows.iter().try_for_each(|row| writeln!(out, "{}", serde_json::to_string(row)?))
 }
 
-fn now() -> Timestamp {
+pub(super) fn now() -> Timestamp {
     SystemTime::now().into()
 }

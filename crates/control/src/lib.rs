@@ -12,7 +12,12 @@
 //! | `list {FILTER}` | a JSON object for each queued recipient |
 //! | `summary {"by": "destination", "filter": {FILTER}}` | an object for each destination, queue, sender or next hop |
 //! | `hold`, `release`, `retry`, `remove`, `bounce` `{"filter": {FILTER}, "dry_run": false}` | a number: recipients selected |
-//! | `pause`, `resume` `{"queue": NAME}` | nothing |
+//! | `pause {"target": {"queue": NAME}, "for": "2h"}` | an object: the pause. Also for a `next_hop` or a `destination` |
+//! | `resume {"target": {"queue": NAME}}` | nothing |
+//! | `pauses` | an object for each pause in force |
+//! | `redirect {"from": {"next_hop": NAME}, "to": NEXT-HOP, "transport": NAME}` | nothing. Also for a `destination` |
+//! | `end-redirect {"from": {"next_hop": NAME}}` | nothing |
+//! | `redirects` | an object for each redirect in force |
 //! | `explain-address {"address": ADDRESS, "sender": ADDRESS, "client": IP, "helo": NAME}` | text |
 //! | `explain-message {"id": QUEUE-ID}` | text |
 //! | `verify {"address": ADDRESS}` | an object: verdict and reason |
@@ -29,6 +34,8 @@
 //! | `cluster-status` | an object for each lane of the cluster |
 //! | `cluster-nodes` | an object for each node that is alive |
 //! | `cluster-drain` | nothing; the server hands its lanes over and stops |
+//! | `history {"id": QUEUE-ID}` | an object: what the log has about the message |
+//! | `drain {"within": "5m"}` | nothing; the server takes no mail, delivers for that time, and stops |
 //! | `reload` | an object: the command's exit code and its output |
 
 mod adaptive;
@@ -41,16 +48,23 @@ mod current_handler;
 mod explain;
 mod handler;
 mod history;
+mod lanes;
 pub mod list;
 mod live;
 pub mod load;
 pub mod load_text;
 mod message;
+pub mod message_history;
 pub mod message_text;
 mod metrics;
 mod pages;
 mod pattern;
+pub mod pauses;
+pub mod pauses_text;
+pub mod process;
 mod recipient_filter;
+pub mod redirects;
+pub mod redirects_text;
 mod reload_request;
 mod reports;
 pub mod reports_text;
@@ -59,6 +73,7 @@ pub mod request;
 pub(crate) mod sample;
 mod selection;
 mod server;
+mod state_file;
 mod summary;
 pub mod summary_text;
 pub mod tables;
@@ -87,8 +102,11 @@ pub use current_handler::CurrentHandler;
 pub use explain::{AddressExplainer, Deliverability};
 pub use handler::ControlHandler;
 pub use live::LiveMonitor;
+pub use message_history::{MessageHistory, MessageLog, MessageLogEvent};
 pub use pattern::{AddressPattern, DestinationPattern, InvalidPattern, SubstringPattern};
+pub use process::{ConfigChecker, ConfigDocument, ConfigVerdict, DrainSender};
 pub use recipient_filter::RecipientFilter;
+pub use redirects::RedirectStore;
 pub use reload_request::{ReloadAnswer, ReloadRequest, ReloadSender};
 pub use reports::{ReportOperator, ReportParts, SentReport};
 pub use server::ControlServer;
@@ -134,6 +152,10 @@ pub struct ControlParts {
     pub tables: ControlTables,
     /// A 250 does not wait for the disk.
     pub relaxed_durability: bool,
+    /// The configuration, without secrets.
+    pub config: ConfigDocument,
+    /// Finds messages in the log; None: the server cannot read its log.
+    pub message_log: Option<Arc<dyn MessageLog>>,
     /// What the server has chosen at its start or reload.
     pub chosen: Vec<AdaptiveValue>,
     /// The DKIM signatures that were made; None: there are no keys.
@@ -162,6 +184,12 @@ pub struct SharedControlState {
     pub outcome_counters: Arc<OutcomeCounters>,
     /// Where reload requests go.
     pub reload_sender: ReloadSender,
+    /// Checks configurations.
+    pub config_checker: ConfigChecker,
+    /// Where the order to drain goes.
+    pub drain_sender: DrainSender,
+    /// Where mail is redirected to.
+    pub redirects: Arc<RedirectStore>,
     /// The cluster; None: the server belongs to none.
     pub cluster: Option<Arc<dyn ClusterOperator>>,
     /// Set when handlers are to stop.

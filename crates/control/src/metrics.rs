@@ -13,7 +13,7 @@ use filter::greylist::GreylistStats;
 use filter::limits::LimitStats;
 use load::LoadReport;
 use mail::{Histogram, TlsProof};
-use queue::Queues;
+use queue::{PauseTarget, Queues};
 use retrieval::RetrievalStats;
 use sender_auth::VerdictCounters;
 use sender_auth::reports::ReportCounters;
@@ -33,6 +33,8 @@ pub(crate) struct QueueMetrics {
     messages: usize,
     destinations: usize,
     unrecorded: usize,
+    /// Pauses in force.
+    pauses: [(&'static str, usize); 3],
     /// Known next hops, and those of them that are adopted or dead.
     next_hops: [(&'static str, usize); 3],
     /// The lowest and the highest concurrency of a known next hop; None without any.
@@ -63,7 +65,7 @@ impl QueueMetrics {
             ],
             attempts: view.attempts,
             concurrency: view.concurrency,
-            paused: view.paused,
+            paused: view.pause.is_some(),
         };
         let (mut known, mut adopted, mut dead) = (0, 0, 0);
         let mut concurrency = None;
@@ -81,10 +83,24 @@ impl QueueMetrics {
             messages: queues.message_count(),
             destinations: queues.destination_count(),
             unrecorded: queues.unrecorded_attempts(),
+            pauses: count_pauses(queues),
             next_hops: [("known", known), ("adopted", adopted), ("dead", dead)],
             concurrency,
         }
     }
+}
+
+fn count_pauses<R: Clone>(queues: &Queues<R>) -> [(&'static str, usize); 3] {
+    let mut counts = [("queue", 0), ("next_hop", 0), ("destination", 0)];
+    for (target, _) in queues.pause_views() {
+        let kind = match target {
+            PauseTarget::Queue(_) => 0,
+            PauseTarget::NextHop(_) => 1,
+            PauseTarget::Destination(_) => 2,
+        };
+        counts[kind].1 += 1;
+    }
+    counts
 }
 
 impl QueueMetrics {
@@ -309,6 +325,8 @@ fn write_queues(metrics: &QueueMetrics, out: &mut MetricsText) {
 fn write_next_hops(metrics: &QueueMetrics, out: &mut MetricsText) {
     out.family("mailrace_next_hops", "Known next hops, and those of them that are adopted or dead", "gauge");
     metrics.next_hops.iter().for_each(|(state, count)| out.sample(&[("state", state)], count));
+    out.family("mailrace_pauses", "What the operator has paused, by kind", "gauge");
+    metrics.pauses.iter().for_each(|(kind, count)| out.sample(&[("kind", kind)], count));
     if let Some((lowest, highest)) = metrics.concurrency {
         let help = "Limit on attempts at one next hop, which adapts to its replies: the lowest and the highest";
         out.family("mailrace_next_hop_concurrency", help, "gauge");
@@ -396,7 +414,7 @@ mod tests {
     #[test]
     fn the_text_is_what_prometheus_reads() {
         let mut queues = sample::queues().queues;
-        queues.set_queue_paused(queue::QueueNumber(1), true);
+        queues.pause(sample::NOW, queue::PauseTarget::Queue(queue::QueueNumber(1)), None).unwrap();
         let snapshot = MetricsSnapshot {
             sessions: 1,
             retrieval: RetrievalStats {

@@ -13,7 +13,10 @@ use serde::de::{self, Deserializer};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::pauses::{PauseRequest, ResumeRequest};
+use super::process::DrainRequest;
 use super::recipient_filter::RecipientFilter;
+use super::redirects::{EndRedirectRequest, Redirect};
 use super::text::SerdeAsText;
 
 /// A request.
@@ -42,16 +45,18 @@ pub enum ControlRequest {
     Remove(ActionRequest),
     /// Bounces recipients.
     Bounce(ActionRequest),
-    /// Stops deliveries from this queue.
-    Pause {
-        /// The queue's name.
-        queue: String,
-    },
+    /// Stops deliveries from a queue, to a next hop or to a destination.
+    Pause(PauseRequest),
     /// Ends a pause.
-    Resume {
-        /// The queue's name.
-        queue: String,
-    },
+    Resume(ResumeRequest),
+    /// Lists the pauses in force.
+    Pauses,
+    /// Redirects the mail for a next hop or a destination.
+    Redirect(Redirect),
+    /// Ends a redirect.
+    EndRedirect(EndRedirectRequest),
+    /// Lists the redirects in force.
+    Redirects,
     /// Explains how mail for this address would be routed.
     ExplainAddress {
         /// The recipient.
@@ -88,6 +93,11 @@ pub enum ControlRequest {
         /// The offset of the chunk.
         #[serde(default)]
         from: u64,
+    },
+    /// Shows what the log has about a message.
+    History {
+        /// The message.
+        id: SerdeAsText<QueueId>,
     },
     /// Looks up a key in a table.
     TableGet {
@@ -126,6 +136,8 @@ pub enum ControlRequest {
     ClusterDrain,
     /// Shows metrics.
     Status,
+    /// Drains the queue, and stops.
+    Drain(DrainRequest),
     /// Reloads the configuration.
     Reload,
 }
@@ -176,11 +188,14 @@ impl ControlRequest {
             | ControlRequest::Retry(order)
             | ControlRequest::Remove(order)
             | ControlRequest::Bounce(order) => !order.dry_run,
-            ControlRequest::Pause { .. }
-            | ControlRequest::Resume { .. }
+            ControlRequest::Pause(_)
+            | ControlRequest::Resume(_)
+            | ControlRequest::Redirect(_)
+            | ControlRequest::EndRedirect(_)
             | ControlRequest::TableAccept { .. }
             | ControlRequest::ReportsSend { .. }
             | ControlRequest::ClusterDrain
+            | ControlRequest::Drain(_)
             | ControlRequest::Reload => true,
             _ => false,
         }
@@ -225,6 +240,8 @@ impl fmt::Display for ControlRequest {
 
 #[cfg(test)]
 mod tests {
+    use super::super::pauses::PausedName;
+    use super::super::redirects::RedirectedName;
     use super::super::sample;
     use super::*;
 
@@ -245,8 +262,17 @@ mod tests {
             ControlRequest::action(OperatorAction::Retry, action.clone()),
             ControlRequest::action(OperatorAction::Remove, action.clone()),
             ControlRequest::action(OperatorAction::Bounce, action),
-            ControlRequest::Pause { queue: name() },
-            ControlRequest::Resume { queue: name() },
+            ControlRequest::Pause(PauseRequest { target: PausedName::Queue(name()), duration: "2h".parse().ok() }),
+            ControlRequest::Pause(PauseRequest { target: PausedName::NextHop(name()), duration: None }),
+            ControlRequest::Resume(ResumeRequest { target: PausedName::Destination(name()) }),
+            ControlRequest::Pauses,
+            ControlRequest::Redirect(Redirect {
+                from: RedirectedName::NextHop(name()),
+                to: "[192.0.2.1]:26".into(),
+                transport: Some(name()),
+            }),
+            ControlRequest::EndRedirect(EndRedirectRequest { from: RedirectedName::Destination(name()) }),
+            ControlRequest::Redirects,
             ControlRequest::ExplainAddress {
                 address: "a@b.example".parse().unwrap(),
                 sender: None,
@@ -260,6 +286,9 @@ mod tests {
                 helo: Some(name()),
             },
             ControlRequest::ExplainMessage { id: "7-0-1".parse().unwrap() },
+            ControlRequest::History { id: "7-0-1".parse().unwrap() },
+            ControlRequest::Drain(DrainRequest { within: "10m".parse().ok() }),
+            ControlRequest::Drain(DrainRequest::default()),
             ControlRequest::TableGet { table: name(), key: "Bob \"b\"@a.example\n".into() },
             ControlRequest::TableStats { table: None },
             ControlRequest::TableStats { table: Some(name()) },

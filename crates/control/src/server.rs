@@ -29,7 +29,10 @@ const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);
 pub struct ControlServer {
     socket: PathBuf,
     listener: UnixListener,
+    /// Stops the handlers.
     stopping: Arc<AtomicBool>,
+    /// Ends the thread that accepts connections.
+    closing: Arc<AtomicBool>,
     thread: JoinHandle<()>,
     sampler: Sampler,
     handler: CurrentHandler,
@@ -46,15 +49,16 @@ impl ControlServer {
         let listener = bind(socket)?;
         let (stopping, live) = (handler.stopping(), handler.shared.live.clone());
         let handler = CurrentHandler::new(handler);
+        let closing = Arc::<AtomicBool>::default();
         let acceptor = ControlListener {
             listener: listener.try_clone()?,
-            stopping: stopping.clone(),
+            closing: closing.clone(),
             handler: handler.clone(),
             busy: Vec::new(),
         };
         let thread = thread::Builder::new().name("admin".into()).spawn(move || acceptor.run())?;
         let sampler = Sampler::start(handler.clone(), live)?;
-        Ok(ControlServer { socket: socket.into(), listener, stopping, thread, sampler, handler })
+        Ok(ControlServer { socket: socket.into(), listener, stopping, closing, thread, sampler, handler })
     }
 
     /// New requests use this handler; requests in progress keep the old one.
@@ -67,10 +71,16 @@ impl ControlServer {
         self.handler.clone()
     }
 
+    /// Long requests end early from now on, also those of the HTTP API, and say that the server stops.
+    pub fn stop_handlers(&self) {
+        self.stopping.store(true, Relaxed);
+    }
+
     /// Disconnects the clients, removes the socket, and returns once nothing here uses the intake
     /// context.
     pub fn stop(self) {
-        self.stopping.store(true, Relaxed);
+        self.stop_handlers();
+        self.closing.store(true, Relaxed);
         // This makes `accept` fail (unix(7) does not say so, but Linux has always done it).
         if rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both).is_ok() {
             // A panic has already been reported.
@@ -96,7 +106,7 @@ pub(super) fn bind(socket: &Path) -> io::Result<UnixListener> {
 /// Accepts connections, and starts a thread for each.
 struct ControlListener {
     listener: UnixListener,
-    stopping: Arc<AtomicBool>,
+    closing: Arc<AtomicBool>,
     handler: CurrentHandler,
     /// The threads, with a handle to shut each connection down.
     busy: Vec<(JoinHandle<()>, UnixStream)>,
@@ -106,7 +116,7 @@ impl ControlListener {
     fn run(mut self) {
         loop {
             let accepted = self.listener.accept().and_then(|(stream, _)| self.spawn_handler(stream));
-            if self.stopping.load(Relaxed) {
+            if self.closing.load(Relaxed) {
                 break;
             }
             if let Err(error) = accepted {

@@ -154,7 +154,7 @@ pub(super) fn queue_summaries<R: Clone>(queues: &Queues<R>) -> Vec<QueueSummary>
         name: view.name.into(),
         attempts: view.attempts,
         concurrency: view.concurrency,
-        paused: view.paused,
+        paused: view.pause.is_some(),
     };
     queues.queue_views().filter(|view| !view.is_retired_and_empty()).map(queue).collect()
 }
@@ -192,6 +192,8 @@ pub(crate) struct QueueStatus {
     pub queue: String,
     /// Whether the operator has paused it.
     pub paused: bool,
+    /// When the pause ends (RFC 3339); null: when it is resumed.
+    pub paused_until: Option<String>,
     /// Attempts in progress.
     pub attempts: usize,
     /// The highest number of attempts in progress.
@@ -210,7 +212,8 @@ pub(crate) struct QueueStatus {
 pub(super) fn queue_statuses<R: Clone>(queues: &Queues<R>) -> Vec<QueueStatus> {
     let status = |view: queue::QueueView<'_>| QueueStatus {
         queue: view.name.to_owned(),
-        paused: view.paused,
+        paused: view.pause.is_some(),
+        paused_until: view.pause.flatten().map(Timestamp::to_rfc3339),
         attempts: view.attempts,
         concurrency: view.concurrency,
         ready: view.ready,
@@ -234,6 +237,10 @@ pub(crate) struct NextHopStatus {
     pub concurrency: usize,
     /// The queue that has adopted it.
     pub adopted_by: Option<String>,
+    /// Whether the operator has paused it.
+    pub paused: bool,
+    /// When the pause ends (RFC 3339); null: when it is resumed.
+    pub paused_until: Option<String>,
     /// Failures since it last answered.
     pub failures: u32,
     /// When it is tried again, if it cannot be reached (RFC 3339).
@@ -302,6 +309,10 @@ pub(crate) struct DestinationStatus {
     pub recipients: usize,
     /// Its next hop, if it is known.
     pub next_hop: Option<String>,
+    /// Whether the operator has paused it.
+    pub paused: bool,
+    /// When the pause ends (RFC 3339); null: when it is resumed.
+    pub paused_until: Option<String>,
     /// What blocks it now, a sentence each; empty if its recipients only wait for their turn, for their
     /// time, or for the operator.
     pub blocked: Vec<String>,
@@ -349,6 +360,8 @@ fn destination_status<R: Clone>(queues: &Queues<R>, view: &DestinationView<'_>, 
         queue: queue.to_owned(),
         recipients: view.recipients,
         next_hop: view.next_hop.map(str::to_owned),
+        paused: view.pause.is_some(),
+        paused_until: view.pause.flatten().map(Timestamp::to_rfc3339),
         blocked: explain::block_sentences(queues, view.number, now),
     }
 }
@@ -362,6 +375,8 @@ fn next_hop_status<R: Clone>(queues: &Queues<R>, hop: &NextHopView<'_>, now: Tim
         attempts: hop.attempts,
         concurrency: hop.concurrency,
         adopted_by: hop.adopted_by.map(queue_name),
+        paused: hop.pause.is_some(),
+        paused_until: hop.pause.flatten().map(Timestamp::to_rfc3339),
         failures: hop.failures,
         dead_until: hop.probe_at.map(Timestamp::to_rfc3339),
         dead_for_seconds: hop.probe_at.map(|at| at.since(now).as_secs()),

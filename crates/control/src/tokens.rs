@@ -10,11 +10,11 @@
 //! | any, while the file cannot be read | 503 |
 
 use std::collections::hash_map::RandomState;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::hash::BuildHasher;
-use std::io::{self, Write};
+use std::io;
 use std::net::IpAddr;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -28,6 +28,8 @@ use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
+
+use crate::state_file;
 
 /// The name of the file, in the folder of the server's data.
 pub const TOKEN_FILE: &str = "api-tokens.json";
@@ -191,33 +193,14 @@ impl TokenFile {
 
     /// Locks the folder until the file is closed.
     fn lock(&self) -> io::Result<File> {
-        let folder = File::open(self.folder())?;
+        let folder = File::open(state_file::folder(&self.path))?;
         flock(&folder, FlockOperation::LockExclusive)?;
         Ok(folder)
     }
 
-    fn folder(&self) -> &Path {
-        self.path.parent().unwrap_or(Path::new("."))
-    }
-
-    /// Root may write it for the user of the server, who owns the folder: no file or link of theirs is
-    /// written to. A token that was revoked does not come back after a power failure.
+    /// A token that was revoked does not come back after a power failure.
     fn write(&self, tokens: &[StoredToken]) -> io::Result<()> {
-        let new = self.path.with_extension("new");
-        let owner = fs::metadata(self.folder())?;
-        match fs::remove_file(&new) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
-        file.write_all(&serde_json::to_vec_pretty(tokens)?)?;
-        let own = file.metadata()?;
-        if (own.uid(), own.gid()) != (owner.uid(), owner.gid()) && own.uid() == 0 {
-            fchown(&file, Some(owner.uid()), Some(owner.gid()))?;
-        }
-        file.sync_all()?;
-        fs::rename(&new, &self.path)?;
-        File::open(self.folder())?.sync_all()
+        state_file::replace(&self.path, &serde_json::to_vec_pretty(tokens)?)
     }
 }
 

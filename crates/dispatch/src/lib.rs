@@ -29,6 +29,7 @@ mod outcome_writer;
 mod pipe_deliverer;
 mod queue_rules;
 mod reclassification;
+mod redirects;
 mod route_resolver;
 mod scheduler;
 mod smtp_deliverer;
@@ -73,6 +74,7 @@ use outcome_handler::OutcomeHandler;
 use outcome_writer::OutcomeWriter;
 use pipe_deliverer::PipeDeliverer;
 pub use queue_rules::{HeaderRule, InvalidQueueRule, SenderRule};
+pub use redirects::{RedirectSource, RedirectTable, Redirects};
 use route_resolver::RouterFactory;
 pub use route_resolver::{NextHopOverride, TransportConfig, TransportMethod, Transports};
 use scheduler::{Scheduler, SchedulerWorkers};
@@ -115,7 +117,7 @@ enum SchedulerMsg {
     SetDelivery(AllowedDeliveries),
     /// Runs on the scheduler's thread, to read or change the queues.
     WithQueues(Box<dyn FnOnce(&mut Queues) + Send>),
-    /// Reports when only held messages are left.
+    /// Reports when nothing is left to deliver.
     WatchDrain(DrainWatch),
     /// Switches to another configuration.
     Reconfigure(Box<scheduler::SchedulerChange>),
@@ -192,6 +194,8 @@ pub struct DispatcherParts {
     pub tls_sessions: Option<Arc<dyn TlsSessionLog>>,
     /// Says whose mail may be delivered; None: all of it.
     pub lane_fence: Option<Arc<dyn LaneFence>>,
+    /// Where the operator redirects mail to.
+    pub redirects: Redirects,
     /// The log.
     pub log: Arc<dyn ServerLog>,
 }
@@ -273,14 +277,14 @@ impl Dispatcher {
         scheduler: SchedulerHandle,
         receiver: SchedulerReceiver,
     ) -> io::Result<Dispatcher> {
-        let DispatcherParts { spool, queues, config, smtp_threads, launcher, lane_fence, .. } = parts;
+        let DispatcherParts { spool, queues, config, smtp_threads, launcher, lane_fence, redirects, .. } = parts;
         let (attempts, tls_sessions, log) = (parts.outcome_counters, parts.tls_sessions, parts.log);
         let DispatcherConfig { directory, tables, rules, router, transports, local_transports, notices, hostname } =
             config;
         let (alive, ended) = mpsc::channel();
         let messages = MessageCache::new(spool.clone());
         let (route_resolver, router_factory) =
-            route_resolver::start(router, &tables, transports, scheduler.clone(), alive.clone())?;
+            route_resolver::start(router, &tables, (transports, redirects), scheduler.clone(), alive.clone())?;
         let worker_factory = WorkerFactory {
             messages: messages.clone(),
             router_factory,
@@ -372,7 +376,17 @@ impl Dispatcher {
     /// are held for all remaining recipients, with their number. For a server that takes nothing
     /// in: what is committed later is not waited for.
     pub fn notify_when_drained(&self, report: impl FnOnce(usize) + Send + 'static) {
-        let watch = DrainWatch::new(self.worker_factory.messages.clone(), report);
+        self.watch_drain(None, report);
+    }
+
+    /// The same, and also as soon as nothing else can be delivered before `until`: reports the number
+    /// of all messages that are left.
+    pub fn notify_when_idle(&self, until: Timestamp, report: impl FnOnce(usize) + Send + 'static) {
+        self.watch_drain(Some(until), report);
+    }
+
+    fn watch_drain(&self, until: Option<Timestamp>, report: impl FnOnce(usize) + Send + 'static) {
+        let watch = DrainWatch::new(self.worker_factory.messages.clone(), until, report);
         self.scheduler.send(SchedulerMsg::WatchDrain(watch));
     }
 

@@ -18,7 +18,7 @@ use delivery::remote::{NextHop, NextHopAddress, RemoteDeliveryConfig};
 use lookup::Table;
 use mail::{EnhancedCode, Outcome, Rate, Reply, Timestamp};
 use queue::{ConcurrencyFeedback, ConcurrencyPolicy, DestinationId, NextHopLimits, NextHopRoute, ProbePolicy};
-use route::{DomainPattern, NextHopHosts, RouteAnswer, Router};
+use route::{DomainPattern, NextHopHosts, Route, RouteAnswer, Router};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::task::{LocalSet, spawn_local};
@@ -26,6 +26,7 @@ use tokio::time::interval;
 
 use super::classifier::UNKNOWN_HOST;
 use super::delivery_route::DeliveryRoute;
+use super::redirects::Redirects;
 use super::{SchedulerHandle, SchedulerMsg};
 
 /// Concurrent attempts that contact no host.
@@ -129,6 +130,7 @@ type ResolvedRoute = (Box<str>, DeliveryRoute, NextHopLimits);
 struct RouteResolver {
     routing: Routing,
     edition: u32,
+    redirects: Redirects,
     scheduler: SchedulerHandle,
 }
 
@@ -136,7 +138,7 @@ struct RouteResolver {
 pub(super) fn start(
     config: route::Config,
     tables: &[Arc<dyn Table>],
-    transports: Transports,
+    (transports, redirects): (Transports, Redirects),
     scheduler: SchedulerHandle,
     alive: Sender<()>,
 ) -> io::Result<(RouteResolverHandle, RouterFactory)> {
@@ -145,7 +147,7 @@ pub(super) fn start(
     let router_factory = RouterFactory(runtime.handle().clone());
     let routing = router_factory.routing(config, tables, transports)?;
     thread::Builder::new().name("route-resolver".into()).spawn(move || {
-        let resolver = RouteResolver { routing, edition: 0, scheduler };
+        let resolver = RouteResolver { routing, edition: 0, redirects, scheduler };
         LocalSet::new().block_on(&runtime, run(resolver, requests));
         drop(alive);
     })?;
@@ -166,7 +168,8 @@ async fn run(resolver: RouteResolver, mut requests: UnboundedReceiver<RouteReque
         match request {
             Some(RouteRequest::Resolve(question)) => drop(spawn_local(resolver.clone().resolve(question))),
             Some(RouteRequest::Reconfigure(ways, edition)) => {
-                resolver = Rc::new(RouteResolver { routing: ways, edition, scheduler: resolver.scheduler.clone() });
+                let (redirects, scheduler) = (resolver.redirects.clone(), resolver.scheduler.clone());
+                resolver = Rc::new(RouteResolver { routing: ways, edition, redirects, scheduler });
             }
             None => return,
         }
@@ -206,14 +209,23 @@ impl RouteResolver {
         if query.name.split_once('!').is_some_and(|(host, _)| host == UNKNOWN_HOST) {
             return self.send_route(query.destination, host_unknown(), HOST_UNKNOWN_VALID_FOR, false);
         }
-        let answered = self.routing.router.route(&query.name).await;
+        loop {
+            let redirects = self.redirects.current();
+            let route = redirects.route(&self.routing.router, &query.name).await;
+            if self.redirects.if_current(&redirects, || self.answer(query.destination, route)) {
+                return;
+            }
+        }
+    }
+
+    fn answer(&self, destination: DestinationId, answered: Route) {
         let route = match answered.answer {
             RouteAnswer::Local { transport } => self.local_route(transport),
             RouteAnswer::Hosts(hosts) => self.remote_route(hosts),
             RouteAnswer::Defer(reply) => no_route(Outcome::Deferred(reply)),
             RouteAnswer::Fail(reply) => no_route(Outcome::Failed(reply)),
         };
-        self.send_route(query.destination, route, answered.valid_for, answered.transient);
+        self.send_route(destination, route, answered.valid_for, answered.transient);
     }
 
     fn send_route(

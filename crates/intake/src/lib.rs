@@ -4,11 +4,11 @@
 //!
 //! | step | checks | negative replies |
 //! |---|---|---|
-//! | connect | load, sessions, connection rate | 421 4.3.2, 421 4.7.0 |
+//! | connect | load, a drain before a stop, sessions, connection rate | 421 4.3.2, 421 4.7.0 |
 //! | | silence before the greeting, access rules | 554 5.5.1, 554 5.7.1 |
 //! | HELO | access rules | 550 5.7.1 |
 //! | AUTH | credentials | 535 5.7.8, 454 4.7.0 |
-//! | MAIL | disk space, memory, message rate | 452 4.3.1, 451 4.7.1 |
+//! | MAIL | a drain, disk space, memory, message rate | 421 4.3.2, 452 4.3.1, 451 4.7.1 |
 //! | | access rules, owner of the sender | 550 5.7.1, 553 5.7.1, 451 4.3.0 |
 //! | RCPT | access rules, relaying | 550 5.7.1, 454 4.7.1, 550 5.1.2 |
 //! | | directory, alias expansion | 550 5.1.1, 451 4.3.0, 452 4.5.3 |
@@ -55,7 +55,7 @@ use filter::CheckChain;
 use filter::greylist::GreylistFile;
 use filter::limits::RateLimits;
 use filter::rewrite::AddressRewriter;
-use load::{LoadMonitorHandle, Shortage};
+use load::{AllowedClients, LoadMonitorHandle, LoadRestrictions, Shortage};
 use lookup::directory::RecipientDirectory;
 use mail::{Address, EventLog, HistogramRecorder, MailEvent, Networks, OperatorLog, QuotaCheck};
 use net::{ConnectionLimiter, GreetingDelays, SessionPermit, TlsHandshakeCounters, TlsServer};
@@ -203,7 +203,9 @@ impl IntakeContext {
 
     /// MAIL: checks the resources for one more message, and the client's rate limit.
     fn admit_message(&self, permit: &SessionPermit) -> Result<(), ResourceRefusal> {
-        match self.load.restrictions().shortage {
+        let LoadRestrictions { intake, shortage, .. } = self.load.restrictions();
+        match shortage {
+            _ if intake == AllowedClients::None => Err(ResourceRefusal::Stopping),
             Some(Shortage::Disk) => Err(ResourceRefusal::DiskShort),
             Some(Shortage::Memory) => Err(ResourceRefusal::MemoryShort),
             None if permit.admit_message(Instant::now()) => Ok(()),

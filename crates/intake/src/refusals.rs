@@ -22,6 +22,8 @@ const SECOND: Duration = Duration::from_secs(1);
 pub enum ResourceRefusal {
     /// The load of the machine is too high; at connect.
     Load,
+    /// The server drains its queue and is to stop; at connect, and at MAIL.
+    Stopping,
     /// Too many sessions; at connect.
     SessionsFull,
     /// Too many sessions of this client; at connect.
@@ -69,8 +71,9 @@ struct LogLimit {
 
 impl ResourceRefusal {
     /// All kinds.
-    pub const ALL: [ResourceRefusal; 8] = [
+    pub const ALL: [ResourceRefusal; 9] = [
         ResourceRefusal::Load,
+        ResourceRefusal::Stopping,
         ResourceRefusal::SessionsFull,
         ResourceRefusal::ClientSessionsFull,
         ResourceRefusal::ClientConnections,
@@ -84,6 +87,7 @@ impl ResourceRefusal {
     pub fn name(self) -> &'static str {
         match self {
             ResourceRefusal::Load => "load",
+            ResourceRefusal::Stopping => "stopping",
             ResourceRefusal::SessionsFull => "sessions",
             ResourceRefusal::ClientSessionsFull => "client_sessions",
             ResourceRefusal::ClientConnections => "client_connections",
@@ -98,6 +102,7 @@ impl ResourceRefusal {
     pub(crate) fn reply(self) -> Reply {
         match self {
             ResourceRefusal::Load => replies::LOAD_HIGH,
+            ResourceRefusal::Stopping => replies::STOPPING,
             ResourceRefusal::SessionsFull => replies::SESSIONS_FULL,
             ResourceRefusal::ClientSessionsFull => replies::CLIENT_SESSIONS_FULL,
             ResourceRefusal::ClientConnections => replies::CLIENT_CONNECTIONS,
@@ -154,7 +159,7 @@ mod tests {
         assert_eq!(written(start + SECOND / 2), 0);
         assert_eq!(written(start + SECOND), 10);
         assert!(refusals.count(ResourceRefusal::DiskShort, start));
-        assert_eq!(ResourceRefusal::ALL.map(|refusal| refusals.count_of(refusal)), [300, 0, 0, 0, 0, 1, 0, 0]);
+        assert_eq!(ResourceRefusal::ALL.map(|refusal| refusals.count_of(refusal)), [300, 0, 0, 0, 0, 0, 1, 0, 0]);
     }
 
     #[test]

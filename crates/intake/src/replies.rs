@@ -3,6 +3,8 @@
 use mail::{Address, EnhancedCode, QueueId, Reply, ReturnRefusal};
 use spool::CommitError;
 
+pub(crate) const STOPPING: Reply =
+    Reply::constant(421, EnhancedCode(4, 3, 2), "Server is shutting down, try again later");
 pub(crate) const LOAD_HIGH: Reply = Reply::constant(421, EnhancedCode(4, 3, 2), "Load too high, try again later");
 pub(crate) const SESSIONS_FULL: Reply =
     Reply::constant(421, EnhancedCode(4, 3, 2), "Too many sessions, try again later");
@@ -96,7 +98,7 @@ pub(crate) fn commit_failed(error: &CommitError) -> Reply {
         CommitError::Failed(_) | CommitError::StepFailed(_) => BODY_UNWRITABLE,
         CommitError::StepBacklog => SPOOL_BUSY,
         CommitError::TooLarge => Reply::constant(552, EnhancedCode(5, 3, 4), "Envelope is too large"),
-        CommitError::Closed => Reply::constant(421, EnhancedCode(4, 3, 2), "Server is shutting down, try again later"),
+        CommitError::Closed => STOPPING,
     }
 }
 

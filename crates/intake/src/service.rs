@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use filter::Refusal;
+use load::AllowedClients;
 use mail::{MailEvent, Networks, Reply, TlsInfo};
 use net::{
     AdmissionRefusal, AdmittedClient, ConnectionHandler, ConnectionLimiter, GreetingDelay, Service, SessionPermit,
@@ -104,11 +105,11 @@ impl Service for ListenerContext {
     }
 
     fn refusal_reply(&self, reason: AdmissionRefusal) -> Vec<u8> {
-        to_wire(&ResourceRefusal::from(reason).reply())
+        to_wire(&self.intake.connection_refusal(reason).reply())
     }
 
     fn handle_refused(&self, client: IpAddr, reason: AdmissionRefusal) {
-        let refusal = ResourceRefusal::from(reason);
+        let refusal = self.intake.connection_refusal(reason);
         if self.intake.refusals.count(refusal, Instant::now()) {
             self.intake.log_refused(client, None, refusal.reply());
         }
@@ -138,16 +139,22 @@ impl ListenerContext {
     }
 }
 
-impl From<AdmissionRefusal> for ResourceRefusal {
-    fn from(reason: AdmissionRefusal) -> ResourceRefusal {
+impl IntakeContext {
+    fn connection_refusal(&self, reason: AdmissionRefusal) -> ResourceRefusal {
         match reason {
-            AdmissionRefusal::Overload => ResourceRefusal::Load,
+            AdmissionRefusal::Overload => self.overload_refusal(),
             AdmissionRefusal::Limit(refused) => refused.into(),
         }
     }
-}
 
-impl IntakeContext {
+    /// Why clients are refused whatever they do.
+    fn overload_refusal(&self) -> ResourceRefusal {
+        match self.load.restrictions().intake {
+            AllowedClients::None => ResourceRefusal::Stopping,
+            AllowedClients::Open | AllowedClients::ReservedOnly => ResourceRefusal::Load,
+        }
+    }
+
     /// XCLIENT: admits the client that a proxy names, in place of the client of the permit.
     pub(crate) fn transfer_permit(
         &self,
@@ -156,15 +163,18 @@ impl IntakeContext {
         trusted: bool,
     ) -> Result<(), ResourceRefusal> {
         if self.is_overloaded_for(client) {
-            return Err(ResourceRefusal::Load);
+            return Err(self.overload_refusal());
         }
         Ok(permit.transfer_to_client(client, trusted, Instant::now())?)
     }
 
-    /// Costs one atomic read.
+    /// Costs two atomic reads.
     fn is_overloaded_for(&self, client: IpAddr) -> bool {
-        let is_reserved = self.load.restrictions().intake == load::AllowedClients::ReservedOnly;
-        is_reserved && !self.reserved_networks.contains(client)
+        match self.load.restrictions().intake {
+            AllowedClients::Open => false,
+            AllowedClients::ReservedOnly => !self.reserved_networks.contains(client),
+            AllowedClients::None => true,
+        }
     }
 
     fn log_refused(&self, client: IpAddr, rule: Option<Box<str>>, reply: Reply) {

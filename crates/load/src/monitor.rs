@@ -1,14 +1,14 @@
 //! The monitor: samples the gauges on a timer, applies the policy, and publishes the restrictions.
 //!
 //! Other parts of the server hold a [`LoadMonitorHandle`]: reading the current restrictions costs
-//! one relaxed atomic load; reading the full report takes a lock that is held only briefly. Samples
+//! two relaxed atomic loads; reading the full report takes a lock that is held only briefly. Samples
 //! are taken on a separate thread, never for a connection or a message. A missing gauge is reported
 //! and is not fatal. A disk that hangs delays the samples; the time of the report then shows how
 //! old it is.
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime};
@@ -16,7 +16,7 @@ use std::time::{Duration, SystemTime};
 use mail::Timestamp;
 use parking_lot::Mutex;
 
-use crate::policy::{ActiveLimits, GaugeReading, LoadLimit, LoadLimits, LoadRestrictions, LoadSample};
+use crate::policy::{ActiveLimits, AllowedClients, GaugeReading, LoadLimit, LoadLimits, LoadRestrictions, LoadSample};
 
 /// The default interval between samples.
 pub const SAMPLE_EVERY: Duration = Duration::from_secs(1);
@@ -47,6 +47,8 @@ pub struct LoadMonitorHandle {
 #[derive(Debug)]
 struct Shared {
     restrictions: AtomicU8,
+    /// Whatever the load is, no client is let in any more.
+    refuses_all: AtomicBool,
     report: Mutex<Arc<LoadReport>>,
 }
 
@@ -77,8 +79,11 @@ impl LoadMonitor {
         limits: LoadLimits,
         on_change: impl FnMut(&ActiveLimits, &ActiveLimits) + Send + 'static,
     ) -> LoadMonitor {
-        let shared =
-            Shared { restrictions: AtomicU8::new(LoadRestrictions::default().bits()), report: Mutex::default() };
+        let shared = Shared {
+            restrictions: AtomicU8::new(LoadRestrictions::default().bits()),
+            refuses_all: AtomicBool::new(false),
+            report: Mutex::default(),
+        };
         LoadMonitor {
             sources: Box::new(sources),
             limits,
@@ -140,9 +145,18 @@ impl LoadMonitorThread {
 }
 
 impl LoadMonitorHandle {
-    /// The current restrictions: one relaxed load.
+    /// The current restrictions: two relaxed loads.
     pub fn restrictions(&self) -> LoadRestrictions {
-        LoadRestrictions::from_bits(self.shared.restrictions.load(Relaxed))
+        let restrictions = LoadRestrictions::from_bits(self.shared.restrictions.load(Relaxed));
+        match self.shared.refuses_all.load(Relaxed) {
+            true => LoadRestrictions { intake: AllowedClients::None, ..restrictions },
+            false => restrictions,
+        }
+    }
+
+    /// From now on no client is let in, whatever the load is: the server is to stop.
+    pub fn refuse_all_clients(&self) {
+        self.shared.refuses_all.store(true, Relaxed);
     }
 
     /// The report of the latest sample.
@@ -176,7 +190,7 @@ impl Drop for LoadMonitorThread {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::{AllowedClients, AllowedDeliveries, Gauge};
+    use crate::policy::{AllowedDeliveries, Gauge};
 
     /// A load average set by the test.
     #[derive(Clone, Default)]

@@ -59,6 +59,8 @@ pub enum AllowedClients {
     Open,
     /// Clients in reserved networks only.
     ReservedOnly,
+    /// No clients: the server is draining its queue.
+    None,
 }
 
 /// The resource whose shortage stops the server from accepting mail.
@@ -149,11 +151,12 @@ impl LoadRestrictions {
         let intake = match self.intake {
             AllowedClients::Open => 0,
             AllowedClients::ReservedOnly => 1 << 2,
+            AllowedClients::None => 2 << 2,
         };
         let shortage = match self.shortage {
             None => 0,
-            Some(Shortage::Disk) => 1 << 3,
-            Some(Shortage::Memory) => 2 << 3,
+            Some(Shortage::Disk) => 1 << 4,
+            Some(Shortage::Memory) => 2 << 4,
         };
         delivery | intake | shortage
     }
@@ -166,8 +169,12 @@ impl LoadRestrictions {
                 1 => AllowedDeliveries::QueueOnly,
                 _ => AllowedDeliveries::None,
             },
-            intake: if bits & 1 << 2 == 0 { AllowedClients::Open } else { AllowedClients::ReservedOnly },
-            shortage: match bits >> 3 {
+            intake: match bits >> 2 & 3 {
+                0 => AllowedClients::Open,
+                1 => AllowedClients::ReservedOnly,
+                _ => AllowedClients::None,
+            },
+            shortage: match bits >> 4 {
                 0 => None,
                 1 => Some(Shortage::Disk),
                 _ => Some(Shortage::Memory),
@@ -325,7 +332,7 @@ mod tests {
     #[test]
     fn restrictions_survive_the_atomic() {
         for delivery in [AllowedDeliveries::All, AllowedDeliveries::QueueOnly, AllowedDeliveries::None] {
-            for intake in [AllowedClients::Open, AllowedClients::ReservedOnly] {
+            for intake in [AllowedClients::Open, AllowedClients::ReservedOnly, AllowedClients::None] {
                 for shortage in [None, Some(Shortage::Disk), Some(Shortage::Memory)] {
                     let restrictions = LoadRestrictions { delivery, intake, shortage };
                     assert_eq!(LoadRestrictions::from_bits(restrictions.bits()), restrictions);

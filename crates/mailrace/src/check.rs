@@ -16,6 +16,7 @@ use config::{
     AuthBackend, BackendAccountSettings, Config, ConfigErrors, ConfigSource, LoadedConfig, QueueSettings,
     RelayAuthSettings, TableKind, TransportSettings,
 };
+use control::ConfigVerdict;
 use delivery::remote::LoginSecurity;
 use ldap::{LdapBindMethod, LdapUrl};
 use mail::Network;
@@ -51,6 +52,15 @@ pub fn check(loaded: &LoadedConfig) -> Result<ConfigCheck, ConfigErrors> {
     let broken_tables = tables.filter_map(|table| opener.get_or_open(&table.name).err()).collect();
     doubts.extend(unreachable_socket_warnings(&loaded.config));
     Ok(ConfigCheck { doubts, broken_tables })
+}
+
+/// Checks a text that is no file of this machine: neither files that it names nor servers are asked, so
+/// that who sends it learns nothing about them.
+pub fn check_text(text: &str) -> ConfigVerdict {
+    match Config::parse(text, "the text", &config::machine_name()) {
+        Ok(config) => ConfigVerdict { valid: true, errors: String::new(), warnings: all_warnings(&config) },
+        Err(errors) => ConfigVerdict { valid: false, errors: errors.to_string(), warnings: Vec::new() },
+    }
 }
 
 /// The summary of a valid configuration.

@@ -1,5 +1,6 @@
 //! The command line and its help, which clap makes from this file.
 
+mod queue;
 mod tune_runs;
 
 use std::ffi::OsString;
@@ -14,11 +15,13 @@ use sender_auth::signing::{RsaBits, is_selector};
 
 use crate::log_summary;
 use crate::password::Scheme;
-use control::RecipientFilter;
-use control::request::SummaryKey;
 use control::text::{DurationArg, SerdeAsText};
 use control::tokens::Role;
 
+pub use queue::{
+    PausedNameArgs, QueueActionArgs, QueueCommand, QueueHistoryArgs, QueueListArgs, QueuePauseArgs, QueueRedirectArgs,
+    QueueShowArgs, RedirectedNameArgs,
+};
 pub use tune_runs::{MeasuredFigure, TuneMeasureArgs, TuneRunArgs, TuneSearchArgs};
 
 /// The end of the help.
@@ -127,6 +130,16 @@ pub enum Command {
     Check,
     /// Make the running server read its configuration again
     Reload,
+    /// Accept no mail, deliver what can be delivered, and stop the running server
+    ///
+    /// Clients are told to come again later, and /readyz of the API says that the server is not ready.
+    /// It stops as soon as nothing else can be delivered before the time is over. What is left is
+    /// delivered after the next start.
+    Drain {
+        /// How long deliveries may take: 30s, 10m; by default five minutes
+        #[arg(long, value_name = "SPAN")]
+        within: Option<SerdeAsText<DurationArg>>,
+    },
     /// Build and query lookup tables
     #[command(subcommand)]
     Table(TableCommand),
@@ -632,90 +645,6 @@ pub struct TableStatsArgs {
     /// Print JSON, one object per line
     #[arg(long)]
     pub json: bool,
-}
-
-/// Commands for the queue.
-#[derive(Debug, Subcommand)]
-pub enum QueueCommand {
-    /// List queued messages and their recipients
-    List(QueueListArgs),
-    /// Show a message: envelope, recipients, what they wait for, and header
-    Show(QueueShowArgs),
-    /// Hold recipients until they are released
-    Hold(QueueActionArgs),
-    /// Release held recipients; they are due now
-    Release(QueueActionArgs),
-    /// Retry waiting recipients now
-    Retry(QueueActionArgs),
-    /// Remove recipients without a bounce
-    Remove(QueueActionArgs),
-    /// Bounce recipients to their senders
-    Bounce(QueueActionArgs),
-    /// Stop deliveries from a queue until it is resumed or the server restarts
-    Pause(QueueNameArgs),
-    /// Resume a paused queue
-    Resume(QueueNameArgs),
-}
-
-/// Options of `queue list`.
-#[derive(Args, Debug)]
-pub struct QueueListArgs {
-    /// Group by destination, next-hop, queue or sender
-    #[arg(long, value_name = "WHAT", hide_possible_values = true)]
-    pub by: Option<SummaryKey>,
-    /// Show ages instead of what recipients wait for
-    #[arg(long, requires = "by")]
-    pub ages: bool,
-    /// Only print the number of recipients
-    #[arg(long, conflicts_with = "by")]
-    pub count: bool,
-    /// Print JSON, one object per line
-    #[arg(long)]
-    pub json: bool,
-    /// The recipients to list
-    #[command(flatten, next_help_heading = FILTER_HEADING)]
-    pub filter: RecipientFilter,
-}
-
-/// Options of `queue show`.
-#[derive(Args, Debug)]
-pub struct QueueShowArgs {
-    /// The queue ID, as in `mailrace queue list`
-    #[arg(value_name = "QUEUE-ID")]
-    pub id: QueueId,
-    /// Only the header, byte for byte
-    #[arg(long, conflicts_with_all = ["message", "json"])]
-    pub header: bool,
-    /// The whole message, byte for byte; to a terminal, control characters are escaped
-    #[arg(long, conflicts_with = "json")]
-    pub message: bool,
-    /// Print one JSON object
-    #[arg(long)]
-    pub json: bool,
-}
-
-/// The recipients of an action. Without options there are none.
-#[derive(Args, Debug)]
-pub struct QueueActionArgs {
-    /// All recipients; otherwise at least one filter is required
-    #[arg(long, conflicts_with = "RecipientFilter")]
-    pub all: bool,
-    /// Only print how many recipients would be affected
-    #[arg(long)]
-    pub dry_run: bool,
-    /// The recipients
-    #[command(flatten, next_help_heading = FILTER_HEADING)]
-    pub filter: RecipientFilter,
-}
-
-/// The heading of the filter options.
-const FILTER_HEADING: &str = "Filters (all must match)";
-
-/// A queue.
-#[derive(Args, Debug)]
-pub struct QueueNameArgs {
-    /// Its name in the configuration
-    pub name: String,
 }
 
 /// Options of `explain`.

@@ -60,6 +60,7 @@ fn dispatch(cli: &Cli) -> anyhow::Result<()> {
         Command::Dns(args) => dns_command::run(&config::load(config)?.config, args),
         Command::Inject { words } => inject::run(inject::ProgramName::Sendmail, cli.config.clone(), words),
         Command::Reload => control_client::reload(&config::load(config)?.config),
+        Command::Drain { within } => control_client::drain(&config::load(config)?.config, within.as_ref()),
         Command::Load => control_client::print_load(&config::load(config)?.config),
         Command::Status { json } => control_client::print_status(&config::load(config)?.config, *json),
         Command::Spool(SpoolCommand::Inspect(lane)) => spool_commands::inspect(&lane_folders(config, lane)?),
@@ -114,13 +115,17 @@ fn queue(config: &Config, command: &QueueCommand) -> anyhow::Result<()> {
     match command {
         QueueCommand::List(how) => control_client::print_queue(config, how),
         QueueCommand::Show(how) => control_client::print_message(config, how),
+        QueueCommand::History(how) => control_client::print_history(config, how),
         QueueCommand::Hold(how) => control_client::apply_queue_action(config, OperatorAction::Hold, how),
         QueueCommand::Release(how) => control_client::apply_queue_action(config, OperatorAction::Release, how),
         QueueCommand::Retry(how) => control_client::apply_queue_action(config, OperatorAction::Retry, how),
         QueueCommand::Remove(how) => control_client::apply_queue_action(config, OperatorAction::Remove, how),
         QueueCommand::Bounce(how) => control_client::apply_queue_action(config, OperatorAction::Bounce, how),
-        QueueCommand::Pause(queue) => control_client::set_queue_paused(config, &queue.name, true),
-        QueueCommand::Resume(queue) => control_client::set_queue_paused(config, &queue.name, false),
+        QueueCommand::Pause(how) => control_client::pause(config, how),
+        QueueCommand::Resume(what) => control_client::resume(config, what),
+        QueueCommand::Redirect(how) => control_client::redirect(config, how),
+        QueueCommand::Redirects { json } => control_client::print_redirects(config, *json),
+        QueueCommand::Pauses { json } => control_client::print_pauses(config, *json),
     }
 }
 

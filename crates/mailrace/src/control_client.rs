@@ -5,6 +5,8 @@
 mod cluster;
 mod mailq;
 mod message;
+mod pauses;
+mod redirects;
 mod reports;
 mod tables;
 
@@ -18,13 +20,15 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use control::process::DrainRequest;
 use control::request::{ActionRequest, ControlRequest};
-use control::text::{SerdeAsText, plural};
+use control::text::{DurationArg, SerdeAsText, plural};
 use control::{
-    Deliverability, REQUEST_OCTETS_MAX, RecipientFilter, ReloadAnswer, adaptive_text, list, load_text, summary_text,
+    Deliverability, REQUEST_OCTETS_MAX, RecipientFilter, ReloadAnswer, adaptive_text, list, load_text, message_history,
+    summary_text,
 };
 
-use crate::cli::{ExplainArgs, ExplainTarget, QueueActionArgs, QueueListArgs};
+use crate::cli::{ExplainArgs, ExplainTarget, QueueActionArgs, QueueHistoryArgs, QueueListArgs};
 use crate::exit::{self, ExitError, FormattedError};
 use crate::output::output;
 use config::Config;
@@ -33,6 +37,8 @@ use mail::printable;
 pub use cluster::{drain_node, print_lanes, print_nodes};
 pub use mailq::mailq;
 pub use message::print_message;
+pub use pauses::{pause, print_pauses, resume};
+pub use redirects::{print_redirects, redirect};
 pub use reports::{send_reports, show_reports};
 pub use tables::{accept_table_removals, table_get, table_stats};
 
@@ -78,13 +84,6 @@ pub fn apply_queue_action(config: &Config, action: OperatorAction, args: &QueueA
     print([format!("{} {will} {fate}", plural(answer.trim_end().parse()?, "recipient"))])
 }
 
-/// `mailrace queue pause` and `resume`.
-pub fn set_queue_paused(config: &Config, queue: &str, paused: bool) -> anyhow::Result<()> {
-    let queue = queue.to_owned();
-    let request = if paused { ControlRequest::Pause { queue } } else { ControlRequest::Resume { queue } };
-    request_text(&config.admin.socket, &request).map(drop)
-}
-
 /// `mailrace explain`.
 pub fn print_explanation(config: &Config, args: &ExplainArgs) -> anyhow::Result<()> {
     let sender = args.sender.clone().map(SerdeAsText);
@@ -113,6 +112,21 @@ pub fn print_status(config: &Config, as_json: bool) -> anyhow::Result<()> {
         true => print([adaptive_text::status_json(&rows, &metrics).to_string()]),
         false => print(adaptive_text::status_text(&rows, &metrics)),
     }
+}
+
+/// `mailrace queue history`.
+pub fn print_history(config: &Config, args: &QueueHistoryArgs) -> anyhow::Result<()> {
+    let answer = request_text(&config.admin.socket, &ControlRequest::History { id: SerdeAsText(args.id) })?;
+    match args.json {
+        true => print(answer.lines()),
+        false => print(message_history::lines(&serde_json::from_str(&answer)?)),
+    }
+}
+
+/// `mailrace drain`.
+pub fn drain(config: &Config, within: Option<&SerdeAsText<DurationArg>>) -> anyhow::Result<()> {
+    let request = ControlRequest::Drain(DrainRequest { within: within.cloned() });
+    request_text(&config.admin.socket, &request).map(drop)
 }
 
 /// `mailrace reload`.

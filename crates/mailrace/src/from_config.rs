@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use control::api::ApiSettings;
-use control::{AddressExplainer, ControlParts, ControlTables};
+use control::{AddressExplainer, ConfigDocument, ControlParts, ControlTables};
 use delivery::bounce::{NoticeLimiter, NoticeLimits, NoticeSigner};
 use delivery::pipe::PipeConfig;
 use delivery::remote::RemoteDeliveryConfig;
@@ -37,12 +37,13 @@ use protocol::smtp::MailProtocol;
 use protocol::smtp::server as smtp;
 use queue::{NextHopLimits, QueueNumber};
 
+use crate::message_log;
 use crate::relay_logins::relay_logins;
 use crate::retrieval_parts::RetrievalParts;
 use crate::tables::OpenTables;
 use ::route::RouteKey;
 use ::sender_auth::srs::SrsRewriter;
-use config::{self, Config, DomainPattern, QueueSettings, SmtpTransportSettings, TransportKind};
+use config::{self, Config, DomainPattern, LoadedConfig, QueueSettings, SmtpTransportSettings, TransportKind};
 use dispatch::{
     ClassifierRules, LocalTransport, MessageRoute, MessageRoutes, NoticeConfig, TransportConfig, TransportMethod,
     TransportTraits, Transports,
@@ -505,7 +506,7 @@ pub fn address_explainer(
 
 /// What the control socket needs.
 pub fn control_parts(
-    config: &Config,
+    loaded: &LoadedConfig,
     explainer: AddressExplainer,
     intake: Arc<IntakeContext>,
     retrieval: &RetrievalParts,
@@ -517,6 +518,7 @@ pub fn control_parts(
         tables: tables.iter().map(|(kind, table)| (kind, table.clone())).collect(),
         dnsbl_lists: lists.iter().cloned().collect(),
     };
+    let config = &loaded.config;
     ControlParts {
         explainer,
         intake,
@@ -525,6 +527,8 @@ pub fn control_parts(
         sender_auth: None,
         tables,
         relaxed_durability: config.spool.durability != spool::Durability::Commit,
+        config: ConfigDocument { source: loaded.source.to_string(), text: config::without_secrets(&loaded.text) },
+        message_log: message_log::of(&config.log),
         chosen: Vec::new(),
         signatures: None,
         srs: None,

@@ -5,6 +5,7 @@
 //! and `retrieval_parts` give them, and `mailbox_locator` finds mailboxes. `control_client` asks a running server. `from_config`, `tables`, `logins` and `certificates`
 //! translate or open what the configuration names, and `cluster` joins a cluster. `inject` takes mail from local programs and
 //! leaves it in the folder of `intake::drop_folder`, for which `drop_notices` writes the notices.
+//! `message_log` finds a message in the log, for operators; `log_lines` reads its lines.
 //! `check`, `compare_command`, `dns_command`, `import_command`, `log_summary`, `password`, `manual`, `report_command`, `spool_commands`,
 //! `tune_apply`, `tune_command` and `tune_runs` are commands; `privileges`, `service`, `exit`, `output`, `stderr` and
 //! `sys` concern the process.
@@ -25,10 +26,12 @@ pub mod import_command;
 pub mod inject;
 pub mod intake_context;
 pub mod listeners;
+mod log_lines;
 pub mod log_summary;
 pub mod logins;
 pub mod mailbox_locator;
 pub mod manual;
+pub mod message_log;
 mod output;
 pub mod password;
 pub mod pipe_launcher;

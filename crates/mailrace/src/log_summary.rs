@@ -18,11 +18,10 @@ use anyhow::Context;
 use clap::Args;
 
 use crate::exit::{self, ExitError};
+use crate::log_lines::{LINE_OCTETS_MAX, next_line};
 use crate::output::output;
 use count::LogSummary;
 
-/// Longer lines are ignored.
-const LINE_OCTETS_MAX: usize = 64 << 10;
 /// The first bytes of a file compressed with gzip (RFC 1952 section 2.3.1).
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 
@@ -81,31 +80,6 @@ fn read(log: &mut dyn BufRead, summary: &mut LogSummary) -> io::Result<()> {
         }
     }
     Ok(())
-}
-
-/// Reads the next line without its end; a line that is too long is skipped. False at the end of the
-/// log.
-fn next_line(log: &mut dyn BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
-    line.clear();
-    let (mut is_too_long, mut has_any) = (false, false);
-    loop {
-        let piece = log.fill_buf()?;
-        let end = piece.iter().position(|octet| *octet == b'\n');
-        let length = end.map_or(piece.len(), |end| end + 1);
-        has_any |= length > 0;
-        is_too_long |= line.len() + length > LINE_OCTETS_MAX;
-        if !is_too_long {
-            line.extend_from_slice(&piece[..end.unwrap_or(length)]);
-        }
-        let is_over = end.is_some() || piece.is_empty();
-        log.consume(length);
-        if is_over {
-            if is_too_long {
-                line.clear();
-            }
-            return Ok(has_any);
-        }
-    }
 }
 
 #[cfg(test)]

@@ -312,7 +312,7 @@ impl RunningServer {
         let intake = Arc::new(intake_context::reload(&self.intake, config, policy));
         let context = self.control_context.clone();
         let rules = access_rules.clone();
-        let parts = from_config::control_parts(config, explainer, intake.clone(), &retrieval, rules, &tables, &lists);
+        let parts = from_config::control_parts(&loaded, explainer, intake.clone(), &retrieval, rules, &tables, &lists);
         let parts = server_parts::with_counters(parts, chosen, &senders, self.reports.as_ref());
         self.control_server.set_handler(ControlHandler::new(parts, context));
         if let Some(scanner) = &self.drop_scanner {

@@ -18,20 +18,21 @@ use ::cluster::StartingNode;
 use anyhow::Context;
 use config::{self, Config, ConfigSource, LoadedConfig, TableKind, TransportKind};
 use control::api::Api;
+use control::redirects::REDIRECT_FILE;
 use control::tokens::TokenFile;
 use control::{
-    ClusterOperator, ControlHandler, ControlParts, ControlServer, LiveMonitor, ReloadRequest, ReloadSender,
-    SharedControlState,
+    ClusterOperator, ControlHandler, ControlParts, ControlServer, DrainSender, LiveMonitor, RedirectStore,
+    ReloadRequest, ReloadSender, SharedControlState,
 };
 use delivery::pipe::LauncherSocket;
 use dispatch::{
-    self, Dispatcher, DispatcherConfig, DispatcherParts, LaneFence, OutcomeCounters, Queues, SchedulerHandle,
-    SchedulerReceiver,
+    self, Dispatcher, DispatcherConfig, DispatcherParts, LaneFence, OutcomeCounters, Queues, Redirects,
+    SchedulerHandle, SchedulerReceiver,
 };
 use intake::drop_folder::DropFolderScanner;
 use intake::{CommitNotifier, IntakeContext};
 use load::{LoadMonitor, MachineGaugeReader};
-use mail::{LogLevel, ServerLog};
+use mail::{LogLevel, ServerLog, Timestamp};
 use net::{BoundListener, InheritedSockets, ListenerSocket, SessionWorkers, TlsServer, session_runtime};
 use sender_auth::reports::ReportCollector;
 use spool::{CommitStepConfig, Disk, Durability, FolderDisk, LiveMessage, Spool};
@@ -55,7 +56,7 @@ use crate::stderr::print_stderr;
 use crate::sys::ProgramPages;
 use crate::tables::{self, OpenTables};
 use crate::tls_reports;
-use crate::{exit, from_config, intake_context};
+use crate::{check, exit, from_config, intake_context};
 use server_log::{Log, LogTarget};
 
 /// At shutdown, sessions in the middle of a message may take this long to finish it.
@@ -96,13 +97,14 @@ pub fn run(loaded: &LoadedConfig, drain_only: bool) -> anyhow::Result<()> {
     let secret = logins::load_or_create_secret(config)?;
     let (reload_sender, mut reload_requests) = unbounded_channel();
     let stop_server = stop_order(command_sender.clone());
-    let inputs = StartInputs { sockets, acceptor, secret, limits, launcher, reload_sender, stop_server, drain_only };
+    let orders = OperatorOrders { reload: reload_sender, drain: drain_order(command_sender.clone(), drain_only) };
+    let inputs = StartInputs { sockets, acceptor, secret, limits, launcher, orders, stop_server, drain_only };
     let mut running = start(loaded, inputs, log.clone())?;
     is_serving.store(true, Relaxed);
     announce(loaded, &running.workers.listeners(), &log);
     notify_manager(&manager, ServiceState::Ready, &log);
     if drain_only {
-        start_drain(&running, command_sender, &log);
+        start_drain(&running, command_sender.clone(), &log);
     }
     // This runs while the thread waits for a command.
     runtime.spawn(certificates::watch(running.certificate_watch.clone(), log.clone()));
@@ -113,6 +115,12 @@ pub fn run(loaded: &LoadedConfig, drain_only: bool) -> anyhow::Result<()> {
             ServerCommand::Stop => break,
             ServerCommand::StopDrained { held } => {
                 log_drained(held, &log);
+                break;
+            }
+            ServerCommand::Drain { within } => begin_drain(&running, &runtime, within, &command_sender, &log),
+            ServerCommand::StopIdle { left } => {
+                let text = "nothing else can be delivered before the time for it is over";
+                log.event(LogLevel::Info, text, &[("messages", &left)]);
                 break;
             }
             ServerCommand::OpenLog => reopen(&log),
@@ -151,6 +159,42 @@ fn log_doubts(doubts: &[String], log: &Log) {
 fn stop_order(commands: UnboundedSender<ServerCommand>) -> Box<dyn Fn() + Send + Sync> {
     // Only fails at shutdown.
     Box::new(move || drop(commands.send(ServerCommand::Stop)))
+}
+
+/// Orders the server to drain its queue and to stop; once.
+fn drain_order(commands: UnboundedSender<ServerCommand>, drains_already: bool) -> DrainSender {
+    let is_ordered = AtomicBool::new(drains_already);
+    Arc::new(move |within| {
+        let is_first = !is_ordered.swap(true, Relaxed);
+        if is_first {
+            // Only fails at shutdown.
+            drop(commands.send(ServerCommand::Drain { within }));
+        }
+        is_first
+    })
+}
+
+/// Refuses all clients but those of the API, and stops the server when nothing else can be delivered
+/// within this time.
+fn begin_drain(
+    running: &RunningServer,
+    runtime: &Runtime,
+    within: Duration,
+    commands: &UnboundedSender<ServerCommand>,
+    log: &Log,
+) {
+    running.intake.load.refuse_all_clients();
+    let messages = running.intake.spool.stats().messages_live;
+    let text = "draining the queue: the server accepts no mail, and stops when nothing else can be delivered in time";
+    log.event(LogLevel::Info, text, &[("messages", &messages), ("seconds", &within.as_secs())]);
+    let (idle, over) = (commands.clone(), commands.clone());
+    let until = Timestamp::from(SystemTime::now()) + within;
+    // Both only fail at shutdown.
+    running.flow.notify_when_idle(until, move |left| drop(idle.send(ServerCommand::StopIdle { left })));
+    runtime.spawn(async move {
+        tokio::time::sleep(within).await;
+        drop(over.send(ServerCommand::Stop));
+    });
 }
 
 /// The sockets of all listeners. A server that only drains its queue has none, and closes those that
@@ -197,6 +241,8 @@ fn stop(running: RunningServer, runtime: &Runtime, log: &Log) -> u64 {
     } = running;
     let spool = intake.spool.clone();
     drop(intake);
+    // Sessions of the API are waited for, and these wait for their handlers.
+    control_server.stop_handlers();
     if !runtime.block_on(workers.drain(STOP_TIME_MAX)) {
         log.event(LogLevel::Warning, "closed sessions that took too long to finish", &[]);
     }
@@ -270,10 +316,16 @@ struct StartInputs {
     secret: Option<ServerSecret>,
     limits: ProcessLimits,
     launcher: Option<LauncherSocket>,
-    reload_sender: ReloadSender,
+    orders: OperatorOrders,
     /// Stops the server in an orderly way.
     stop_server: Box<dyn Fn() + Send + Sync>,
     drain_only: bool,
+}
+
+/// Where orders of operators to the process go.
+struct OperatorOrders {
+    reload: ReloadSender,
+    drain: DrainSender,
 }
 
 /// Starts the control socket, and what answers the same requests by HTTP.
@@ -289,9 +341,16 @@ fn start_control_server(
     Ok((server, api))
 }
 
+/// Where the operator has redirected mail to.
+fn open_redirects(config: &Config) -> anyhow::Result<Arc<RedirectStore>> {
+    let store = RedirectStore::open(&config.data_dir);
+    let path = config.data_dir.join(REDIRECT_FILE);
+    store.map(Arc::new).with_context(|| format!("reading {}: correct or remove it", path.display()))
+}
+
 /// Opens the spool and starts everything, the listeners last.
 fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::Result<RunningServer> {
-    let StartInputs { sockets, acceptor, secret, limits, launcher, reload_sender, stop_server, drain_only } = inputs;
+    let StartInputs { sockets, acceptor, secret, limits, launcher, orders, stop_server, drain_only } = inputs;
     let config = &loaded.config;
     let tables = OpenTables::open(config, tables::table_event_logger(log.clone()))?;
     // A server that drains its queue makes no mail of its own.
@@ -310,16 +369,24 @@ fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::R
         explainer,
         chosen,
     } = ServerParts::build(config, tables, secret, limits, None, collector.as_ref(), &log)?;
-    let inputs = FlowInputs { limits, launcher, reports: collector.as_ref(), drain_only, stop_server };
+    let redirects = open_redirects(config)?;
+    let inputs = FlowInputs {
+        limits,
+        launcher,
+        reports: collector.as_ref(),
+        redirects: redirects.redirects(),
+        drain_only,
+        stop_server,
+    };
     let StartedFlow { spool, flow, scheduler, outcome_counters, cluster } =
         start_flow(config, dispatcher, &queues, inputs, &log)?;
     let monitor = monitor(config, scheduler.clone(), log.clone());
     let intake = Arc::new(intake_context::create(config, intake, spool, monitor.handle(), log.clone()));
     let gauges = monitor.start(config.load.every)?;
-    let control_context = control_context((scheduler, outcome_counters), reload_sender, &cluster, &log);
+    let control_context = control_context((scheduler, outcome_counters), (orders, redirects), &cluster, &log);
     let rules = access_rules.clone();
     let control_parts =
-        from_config::control_parts(config, explainer, intake.clone(), &retrieval, rules, &tables, &dnsbl_lists);
+        from_config::control_parts(loaded, explainer, intake.clone(), &retrieval, rules, &tables, &dnsbl_lists);
     let signing = &senders.signing;
     let reports = collector.map(|collector| start_reports(config, collector, &intake, signing, &log)).transpose()?;
     let parts = server_parts::with_counters(control_parts, chosen, &senders, reports.as_ref());
@@ -396,7 +463,7 @@ fn start_drop_scanner(
 /// What handlers of operators' requests share.
 fn control_context(
     (scheduler, outcome_counters): (SchedulerHandle, Arc<OutcomeCounters>),
-    reload_sender: ReloadSender,
+    (orders, redirects): (OperatorOrders, Arc<RedirectStore>),
     cluster: &Option<Arc<RunningCluster>>,
     log: &Arc<Log>,
 ) -> SharedControlState {
@@ -404,7 +471,18 @@ fn control_context(
     let live = Arc::<LiveMonitor>::default();
     log.set_observer(live.clone());
     let log = log.clone();
-    SharedControlState { scheduler, log, outcome_counters, reload_sender, cluster, stopping: Arc::default(), live }
+    SharedControlState {
+        scheduler,
+        log,
+        outcome_counters,
+        reload_sender: orders.reload,
+        redirects,
+        config_checker: check::check_text,
+        drain_sender: orders.drain,
+        cluster,
+        stopping: Arc::default(),
+        live,
+    }
 }
 
 /// What the message flow starts with, besides its configuration.
@@ -412,6 +490,7 @@ struct FlowInputs<'a> {
     limits: ProcessLimits,
     launcher: Option<LauncherSocket>,
     reports: Option<&'a ReportCollector>,
+    redirects: Redirects,
     drain_only: bool,
     /// Stops the server in an orderly way.
     stop_server: Box<dyn Fn() + Send + Sync>,
@@ -435,7 +514,7 @@ fn start_flow(
     inputs: FlowInputs<'_>,
     log: &Arc<Log>,
 ) -> anyhow::Result<StartedFlow> {
-    let FlowInputs { limits, launcher, reports, drain_only, stop_server } = inputs;
+    let FlowInputs { limits, launcher, reports, redirects, drain_only, stop_server } = inputs;
     let joining = cluster::connect(config, drain_only, log)?;
     let outcome_counters = Arc::new(OutcomeCounters::default());
     let (scheduler, receiver): (SchedulerHandle, SchedulerReceiver) = dispatch::scheduler_channel();
@@ -454,6 +533,7 @@ fn start_flow(
         launcher,
         outcome_counters: outcome_counters.clone(),
         tls_sessions: tls_reports::session_log(config, reports),
+        redirects,
         lane_fence: joining.as_ref().map(|node| Arc::new(ClusterFence(node.step())) as Arc<dyn LaneFence>),
         log: log.clone(),
     };
@@ -523,6 +603,14 @@ enum ServerCommand {
     /// Only this many messages are left, which are held.
     StopDrained {
         held: usize,
+    },
+    /// Take nothing in, deliver for this time, and stop.
+    Drain {
+        within: Duration,
+    },
+    /// Nothing else can be delivered in that time; this many messages are left.
+    StopIdle {
+        left: usize,
     },
     /// With the caller that waits for the answer, if any.
     Reload(Option<ReloadRequest>),

@@ -137,6 +137,11 @@ impl<R> Destinations<R> {
         DestinationId(index)
     }
 
+    /// The destinations with this name, at most one for each queue.
+    pub(crate) fn named(&self, name: &str) -> impl Iterator<Item = DestinationId> {
+        self.numbers.iter().filter_map(move |numbers| numbers.get(name).copied())
+    }
+
     pub(crate) fn state(&self, destination: DestinationId) -> &DestinationState<R> {
         &self.states[destination.0]
     }
@@ -176,6 +181,13 @@ impl<R> Destinations<R> {
     pub(crate) fn detach(&mut self, destination: DestinationId) -> Option<u32> {
         let place = &mut self.states[destination.0];
         std::mem::replace(&mut place.is_routed, false).then_some(place.hop)
+    }
+
+    /// Uses the route again; returns whether it is valid.
+    pub(crate) fn attach(&mut self, destination: DestinationId, now: Timestamp) -> bool {
+        let place = &mut self.states[destination.0];
+        place.is_routed = place.until > now && !place.is_requested;
+        place.is_routed
     }
 
     pub(crate) fn next_unrouted(&mut self) -> Option<DestinationId> {

@@ -8,8 +8,8 @@ use crate::attempt::NextHopId;
 use crate::next_hop_state::NextHopState;
 use crate::recipient::{QueuedMessage, QueuedRecipient, RecipientStage};
 use crate::{
-    BlockReason, ConcurrencyReason, DestinationId, DestinationView, NextHopView, QueueNumber, QueueView, Queues,
-    RecipientProgress, RecipientView,
+    BlockReason, ConcurrencyReason, DestinationId, DestinationView, NextHopView, PauseTarget, QueueNumber, QueueView,
+    Queues, RecipientProgress, RecipientView,
 };
 
 impl<R: Clone> Queues<R> {
@@ -31,13 +31,10 @@ impl<R: Clone> Queues<R> {
         self.recipients.slot_count()
     }
 
-    /// The queued recipients of a message.
+    /// The queued recipients of a message. What this costs depends on their number; and if any of them
+    /// waits, on the number of all that wait, with a comparison for each.
     pub fn message_recipients(&self, id: QueueId) -> Vec<RecipientView> {
-        let Some((number, _)) = self.messages.entries().find(|(_, message)| message.id == id) else {
-            return Vec::new();
-        };
-        let of_message = self.recipients.entries().filter(|(_, recipient)| recipient.message == number);
-        let views = self.views_of(of_message.map(|(index, _)| index).collect());
+        let views = self.views_of(self.message_index.slots(id).collect());
         views.into_iter().map(|(_, view)| view).collect()
     }
 
@@ -52,6 +49,7 @@ impl<R: Clone> Queues<R> {
             concurrency_reason: self.concurrency_reason(hop),
             policy: &hop.limits.concurrency,
             adopted_by: self.adopter_of(hop),
+            pause: self.pauses.next_hop(&hop.name),
             failures: hop.failures,
             probe_at: hop.probe_at(),
             rate_free_at: hop.rate_free_at(),
@@ -67,6 +65,7 @@ impl<R: Clone> Queues<R> {
             queue,
             recipients,
             next_hop: self.destination_next_hop_name(number),
+            pause: self.pauses.destination(name),
         })
     }
 
@@ -79,7 +78,7 @@ impl<R: Clone> Queues<R> {
                 name: &config.name,
                 attempts: lane.slots,
                 concurrency: config.concurrency,
-                paused: lane.is_paused,
+                pause: self.pauses.find(&PauseTarget::Queue(number)),
                 retired: config.retired,
                 waiting: lane.stage_counts[RecipientStage::Waiting as usize],
                 ready: lane.stage_counts[RecipientStage::Ready as usize],
@@ -114,9 +113,10 @@ impl<R: Clone> Queues<R> {
         if !self.is_open(queue) {
             obstacles.push(BlockReason::Paused(queue));
         }
-        match hop {
-            Some(hop) => self.explain_hop(now, hop, queue, &mut obstacles),
-            None => obstacles.push(BlockReason::NoRoute),
+        match (hop, self.pauses.destination(self.destination_name(destination))) {
+            (Some(hop), _) => self.explain_hop(now, hop, queue, &mut obstacles),
+            (None, Some(until)) => obstacles.push(BlockReason::DestinationPaused { until }),
+            (None, None) => obstacles.push(BlockReason::NoRoute),
         }
         let (attempts, most) = (self.statuses[usize::from(queue.0)].slots, self.queue(queue).concurrency);
         if self.is_open(queue) && attempts >= most {
@@ -170,6 +170,9 @@ impl<R: Clone> Queues<R> {
     }
 
     fn explain_hop(&self, now: Timestamp, hop: &NextHopState, queue: QueueNumber, obstacles: &mut Vec<BlockReason>) {
+        if let Some(until) = self.pauses.next_hop(&hop.name) {
+            obstacles.push(BlockReason::NextHopPaused { until });
+        }
         if let (Some(probe_at), Some(error)) = (hop.probe_at(), &hop.error) {
             obstacles.push(BlockReason::Dead { probe_at, error: error.clone() });
         }

@@ -18,7 +18,8 @@
 //! destination and sender, and last in order of arrival. A next hop that must not be tried now
 //! (concurrency, rate limit, dead) takes no turns and no slots.
 //!
-//! Memory: a recipient takes 24 bytes, 16 more while it waits, and a message 48. A sender with
+//! Memory: a recipient takes 24 bytes, up to 32 in the index by queue id, 16 more while it waits, and a
+//! message 48. A sender with
 //! ready recipients at a destination takes up to 130, a destination about 300 with its name, a next
 //! hop about 700. Admitting, waking, taking and reporting a recipient each cost O(log n), and
 //! growing never copies all recipients or messages. Listings and the operator's actions are one
@@ -36,9 +37,11 @@ mod hop_queue;
 mod idle_ring;
 mod interruptions;
 mod intrusive_list;
+mod message_index;
 mod next_hop_state;
 mod next_hops;
 mod pages;
+mod pauses;
 mod rate_limiter;
 mod ready;
 mod recipient;
@@ -65,14 +68,17 @@ use destinations::Destinations;
 use error_table::{ErrorNumber, ErrorTable};
 use interruptions::InterruptedMessage;
 use intrusive_list::{IntrusiveList, NONE};
+use message_index::MessageIndex;
 use next_hops::NextHops;
 use pages::Slab;
+use pauses::Pauses;
+pub use pauses::{PauseTarget, TooManyPauses};
 use ready::{ReadyOrigin, ReadyQueues};
 use recipient::{QueuedMessage, QueuedRecipient, RecipientStage, StageCounts};
 use retry::AttemptInfo;
 pub use retry::{RecipientVerdict, RetryPolicy};
 pub use views::{
-    BlockReason, ConcurrencyReason, DestinationView, NextHopView, QueueView, RecipientProgress, RecipientView,
+    BlockReason, ConcurrencyReason, DestinationView, NextHopView, PauseEnd, QueueView, RecipientProgress, RecipientView,
 };
 use wait_heap::WaitHeap;
 
@@ -99,11 +105,13 @@ pub struct Queues<R: Clone> {
     /// The time passed to the last call of `next`.
     last_now: Timestamp,
     messages: Slab<QueuedMessage>,
+    message_index: MessageIndex,
     recipients: Slab<QueuedRecipient>,
     destinations: Destinations<R>,
     hops: NextHops,
     ready: ReadyQueues,
     waiting: WaitHeap,
+    pauses: Pauses,
     pending_actions: PendingActions,
     /// Actions that were returned by `next` and are not reported yet.
     actions_unrecorded: usize,
@@ -137,11 +145,13 @@ impl<R: Clone> Queues<R> {
             is_stopped: false,
             last_now: Timestamp::default(),
             messages: Slab::new(),
+            message_index: MessageIndex::new(),
             recipients: Slab::new(),
             destinations: Destinations::new(queues),
             hops: NextHops::new(),
             ready: ReadyQueues::new(queues, config.policy.bulk_above, config.policy.single_share),
             waiting: WaitHeap::new(),
+            pauses: Pauses::default(),
             pending_actions: PendingActions::new(),
             actions_unrecorded: 0,
             errors: ErrorTable::new(),
@@ -173,6 +183,7 @@ impl<R: Clone> Queues<R> {
             let (error, stage) = (ErrorNumber::NONE, RecipientStage::Held);
             let recipient = QueuedRecipient { message, ordinal, destination, next: NONE, attempts, error, stage };
             let index = self.recipients.insert(recipient);
+            self.message_index.insert(id, index);
             self.stage_counts(destination)[stage as usize] += 1;
             if !held {
                 self.schedule(now, index, due);
@@ -185,6 +196,7 @@ impl<R: Clone> Queues<R> {
     /// (limited by slots), then refusals, so that none blocks the others.
     pub fn next_attempt(&mut self, now: Timestamp) -> Option<Attempt<R>> {
         self.handle_clock_step(now);
+        self.end_pauses(now);
         self.handle_due_alarms(now);
         self.retry_moved(now);
         self.wake_due(now);
@@ -264,14 +276,8 @@ impl<R: Clone> Queues<R> {
         if self.has_next() {
             return Some(Timestamp::default());
         }
-        self.waiting.soonest().into_iter().chain(self.hops.next_alarm()).chain(self.moved_check_at).min()
-    }
-
-    /// Pauses or resumes a queue. Nothing leaves a paused queue, by any next hop, but the
-    /// operator's actions still apply, and attempts in flight continue. A retired queue cannot be
-    /// paused, because it may return to the settings.
-    pub fn set_queue_paused(&mut self, queue: QueueNumber, paused: bool) {
-        self.statuses[usize::from(queue.0)].is_paused = paused && !self.queue(queue).retired;
+        let alarms = self.hops.next_alarm().into_iter().chain(self.moved_check_at).chain(self.pauses.next_end());
+        self.waiting.soonest().into_iter().chain(alarms).min()
     }
 
     /// While stopped, no attempt starts; refusals and actions continue.
@@ -538,6 +544,7 @@ impl<R: Clone> Queues<R> {
         self.errors.release(recipient.error);
         self.destinations.remove_recipient(recipient.destination, now);
         let message = &mut self.messages[recipient.message];
+        self.message_index.remove(message.id, index);
         message.recipients -= 1;
         if message.recipients == 0 {
             self.messages.remove(recipient.message);

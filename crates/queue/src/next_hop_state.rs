@@ -43,6 +43,8 @@ pub(crate) struct NextHopState {
     pub(crate) failures: u32,
     pub(crate) error: Option<Reply>,
     pub(crate) adopted: bool,
+    /// By the operator: nothing leaves for it.
+    pub(crate) is_paused: bool,
     pub(crate) alarm: Option<Timestamp>,
     pub(crate) idle_mark: IdleMark,
     rate_limiter: Option<RateLimiter>,
@@ -82,7 +84,7 @@ struct DeadState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NextHopAccess {
     Open,
-    /// Not until an attempt ends.
+    /// Not until an attempt ends, or the operator resumes it.
     Full,
     /// Not before that time.
     RateLimited(Timestamp),
@@ -104,6 +106,7 @@ impl NextHopState {
             failures: 0,
             error: None,
             adopted: false,
+            is_paused: false,
             alarm: None,
             idle_mark: IdleMark::default(),
             window: 1.0,
@@ -187,6 +190,9 @@ impl NextHopState {
 
     /// Whether an attempt may leave now. `cap` is the limit of the adopting queue.
     pub(crate) fn access(&self, now: Timestamp, cap: usize) -> NextHopAccess {
+        if self.is_paused {
+            return NextHopAccess::Full;
+        }
         let has_room = self.slots < self.concurrency().min(cap);
         match &self.dead {
             // Others wait for the result of the probe.

@@ -21,7 +21,7 @@ use crate::attempt::{Attempt, AttemptPurpose, NextHopId};
 use crate::config::{QueueNumber, SchedulerConfig};
 use crate::error_table::ErrorNumber;
 use crate::recipient::{QueuedRecipient, RecipientStage};
-use crate::{DestinationId, HopAdoptionPolicy, QueueStatus, Queues, RecipientProgress, RecipientView};
+use crate::{DestinationId, HopAdoptionPolicy, PauseTarget, QueueStatus, Queues, RecipientProgress, RecipientView};
 
 /// How long changed routes are collected before looking for affected recipients, which is one pass
 /// over all.
@@ -54,8 +54,11 @@ impl<R: Clone> Queues<R> {
         self.destinations.resize(config.queues.len());
         self.ready.reconfigure(config.queues.len(), config.policy.bulk_above, config.policy.single_share);
         // A queue that returns under a retired name is not paused, and its mail may leave.
-        let lanes = self.statuses.iter_mut().zip(&config.queues).filter(|(_, queue)| queue.retired);
-        lanes.for_each(|(lane, _)| lane.is_paused = false);
+        for (number, queue) in (0..).map(QueueNumber).zip(&config.queues) {
+            if queue.retired && self.pauses.remove(&PauseTarget::Queue(number)) {
+                self.statuses[usize::from(number.0)].is_paused = false;
+            }
+        }
         self.config = config;
         self.update_all_next_hops(now);
     }

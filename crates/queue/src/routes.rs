@@ -5,6 +5,7 @@
 //! | has no route | gather in its domain queues, outside the hop queues | from the first recipient that becomes ready, until the route arrives |
 //! | has a valid route | are in the hop queues of its next hop | no |
 //! | has an expired route | stay in those hop queues | from the next attempt, until the route arrives |
+//! | is paused | as without a route | when it has expired, until it arrives |
 //! | the same, and a recipient becomes ready, or [`EXPIRED_ROUTE_GRACE`] has passed | as without a route | until the route arrives |
 //!
 //! So an expired route is never used for new recipients, and recipients that were ready before it
@@ -64,6 +65,11 @@ impl<R: Clone> Queues<R> {
         self.hops.number(name).map(NextHopId)
     }
 
+    /// Whether a destination with this name is known, in any queue.
+    pub fn has_destination(&self, name: &str) -> bool {
+        self.destinations.named(name).next().is_some()
+    }
+
     /// The name of a next hop.
     ///
     /// # Panics
@@ -82,6 +88,7 @@ impl<R: Clone> Queues<R> {
     /// Sets the route of a destination. Attempts in flight keep their next hop.
     pub fn set_route(&mut self, now: Timestamp, destination: DestinationId, routed: NextHopRoute<R>) {
         let hop = self.hops.intern(&routed.next_hop, routed.limits.clone());
+        self.hops[hop].is_paused = self.pauses.next_hop(&routed.next_hop).is_some();
         let until = routed.until.max(now + ROUTE_LIFETIME_MIN);
         let old = self.destinations.set_route(destination, hop, NextHopRoute { until, ..routed });
         self.note_moved_destination(now, destination);
@@ -92,6 +99,9 @@ impl<R: Clone> Queues<R> {
             self.release_next_hop(now, old);
         }
         self.update_next_hop(now, hop);
+        if self.pauses.destination(self.destinations.name(destination)).is_some() {
+            self.detach_destination(now, destination);
+        }
     }
 
     /// Called when a recipient becomes ready: requests a route if there is no valid one, and stops
@@ -137,7 +147,7 @@ impl<R: Clone> Queues<R> {
     }
 
     /// Detaches a destination from the hop queues of its next hop until its route arrives.
-    fn detach_destination(&mut self, now: Timestamp, destination: DestinationId) {
+    pub(crate) fn detach_destination(&mut self, now: Timestamp, destination: DestinationId) {
         if let Some(hop) = self.destinations.detach(destination) {
             self.ready.set_hop_queues(destination, [NONE; 2]);
             self.update_next_hop(now, hop);
@@ -154,7 +164,7 @@ impl<R: Clone> Queues<R> {
     }
 
     /// The hop queues of a queue at a next hop: single messages, bulk mail.
-    fn hop_queues(&mut self, hop: u32, queue: QueueNumber) -> [u32; 2] {
+    pub(crate) fn hop_queues(&mut self, hop: u32, queue: QueueNumber) -> [u32; 2] {
         if let Some(home) = self.hops[hop].home_queues.iter().find(|home| home.queue == queue) {
             return home.hop_queues;
         }

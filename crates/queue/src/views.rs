@@ -40,6 +40,9 @@ pub enum RecipientProgress {
     Held,
 }
 
+/// When a pause ends; None: when the operator resumes what is paused.
+pub type PauseEnd = Option<Timestamp>;
+
 /// A destination with recipients.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DestinationView<'a> {
@@ -53,6 +56,8 @@ pub struct DestinationView<'a> {
     pub recipients: usize,
     /// Its next hop, if it is known.
     pub next_hop: Option<&'a str>,
+    /// The operator has paused it.
+    pub pause: Option<PauseEnd>,
 }
 
 /// A queue, for listings and metrics.
@@ -66,8 +71,8 @@ pub struct QueueView<'a> {
     pub attempts: usize,
     /// The maximum of `attempts`.
     pub concurrency: usize,
-    /// Nothing leaves it.
-    pub paused: bool,
+    /// The operator has paused it: nothing leaves it.
+    pub pause: Option<PauseEnd>,
     /// It was removed from the settings.
     pub retired: bool,
     /// Recipients with this home queue that are due at a later time.
@@ -106,6 +111,8 @@ pub struct NextHopView<'a> {
     pub policy: &'a ConcurrencyPolicy,
     /// The queue that has adopted it.
     pub adopted_by: Option<QueueNumber>,
+    /// The operator has paused it: nothing leaves for it.
+    pub pause: Option<PauseEnd>,
     /// Failures in a row since the last answer.
     pub failures: u32,
     /// When the next probe is due, if it is dead.
@@ -149,6 +156,16 @@ pub enum BlockReason {
     },
     /// The queue that serves it is paused, or has no concurrency.
     Paused(QueueNumber),
+    /// The operator has paused the destination.
+    DestinationPaused {
+        /// The end of the pause.
+        until: PauseEnd,
+    },
+    /// The operator has paused its next hop.
+    NextHopPaused {
+        /// The end of the pause.
+        until: PauseEnd,
+    },
     /// The destination has no valid route yet.
     NoRoute,
     /// Its next hop cannot be reached.
@@ -209,7 +226,7 @@ mod tests {
         name: "bulk",
         attempts: 0,
         concurrency: 5,
-        paused: false,
+        pause: None,
         retired: true,
         waiting: 0,
         ready: 0,

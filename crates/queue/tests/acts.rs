@@ -5,7 +5,9 @@ mod harness;
 
 use harness::*;
 use mail::{EnhancedCode, Outcome, Reply};
-use queue::{AttemptPurpose, BlockReason, OperatorAction, PendingRecipient, RecipientProgress, RecipientVerdict};
+use queue::{
+    AttemptPurpose, BlockReason, OperatorAction, PauseTarget, PendingRecipient, RecipientProgress, RecipientVerdict,
+};
 
 /// Picks recipients, then records and reports the action; returns how many were picked.
 fn act(harness: &mut Harness, act: OperatorAction, filter: impl Fn(u64) -> bool) -> usize {
@@ -145,7 +147,7 @@ fn picked_recipients_are_not_picked_again_and_actions_need_neither_slot_nor_rout
     let mut harness = harness();
     harness.answers = false;
     harness.queues.set_stopped(true);
-    harness.queues.set_queue_paused(STANDARD, true);
+    harness.pause(PauseTarget::Queue(STANDARD));
     harness.admit_each(1..=3, "a.example");
     assert_eq!(harness.queues.pick_recipients_for_action(OperatorAction::Hold, NOW, &mut |_| true), 3);
     assert_eq!(harness.queues.pick_recipients_for_action(OperatorAction::Remove, NOW, &mut |_| true), 0);
@@ -202,14 +204,14 @@ fn a_paused_queue_keeps_its_mail_and_the_others_continue() {
     let mut harness = harness();
     harness.admit_each(1..=2, "a.example");
     let flying = harness.take();
-    harness.queues.set_queue_paused(STANDARD, true);
+    harness.pause(PauseTarget::Queue(STANDARD));
     harness.deliver(flying);
     harness.admit_to(LISTS, 11, 5, "b.example", 1);
     assert_eq!(harness.drain(), [11]);
-    assert!(harness.queue(STANDARD).paused && harness.queues.next_deadline().is_none());
+    assert!(harness.queue(STANDARD).pause.is_some() && harness.queues.next_deadline().is_none());
     let destination = harness.queues.intern_destination(STANDARD, "a.example");
     assert_eq!(harness.queues.block_reasons(NOW, destination), [BlockReason::Paused(STANDARD)]);
-    harness.queues.set_queue_paused(STANDARD, false);
+    assert!(harness.queues.resume(NOW, &PauseTarget::Queue(STANDARD)));
     assert_eq!(harness.drain(), [2]);
 }
 
@@ -237,7 +239,7 @@ fn views_count_by_state() {
     let (harness, flying) = in_all_states();
     let view = harness.queue(STANDARD);
     assert_eq!((view.waiting, view.ready, view.in_flight, view.held), (1, 1, 1, 1));
-    assert_eq!((view.name, view.attempts, view.concurrency, view.paused), ("standard", 1, 100, false));
+    assert_eq!((view.name, view.attempts, view.concurrency, view.pause), ("standard", 1, 100, None));
     let hop = harness.hop("a.example");
     assert_eq!((hop.destinations, hop.attempts, hop.concurrency), (1, 1, 1));
     assert_eq!(

@@ -5,7 +5,8 @@ mod harness;
 use harness::*;
 use mail::{Outcome, QueueId};
 use queue::{
-    AttemptPurpose, PendingRecipient, QueueConfig, QueueNumber, RecipientProgress, RecipientVerdict, SchedulerConfig,
+    AttemptPurpose, PauseTarget, PendingRecipient, QueueConfig, QueueNumber, RecipientProgress, RecipientVerdict,
+    SchedulerConfig,
 };
 
 /// The default settings with a change in one queue.
@@ -91,10 +92,10 @@ fn a_queue_that_returns_delivers_again() {
 #[test]
 fn a_queue_that_comes_back_is_not_paused() {
     let mut harness = harness();
-    harness.queues.set_queue_paused(LISTS, true);
+    harness.pause(PauseTarget::Queue(LISTS));
     harness.queues.reconfigure(NOW, with(2, |queue| queue.retired = true));
     harness.queues.reconfigure(NOW, config());
-    assert!(!harness.queue(LISTS).paused);
+    assert_eq!((harness.queue(LISTS).pause, harness.queues.pause_views().count()), (None, 0));
     harness.admit_to(LISTS, 1, 1, "a.example", 1);
     assert_eq!(ids(&harness.take_all()), [id(1)]);
 }

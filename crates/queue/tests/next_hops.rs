@@ -5,7 +5,7 @@ mod harness;
 use harness::*;
 use mail::{Outcome, Rate, Reply, Timestamp};
 use queue::{
-    AttemptPurpose, BlockReason, ConcurrencyFeedback, ConcurrencyPolicy, ContactResult, NextHopLimits,
+    AttemptPurpose, BlockReason, ConcurrencyFeedback, ConcurrencyPolicy, ContactResult, NextHopLimits, PauseTarget,
     RecipientProgress, RecipientVerdict,
 };
 
@@ -309,7 +309,7 @@ fn a_paused_queue_adopts_no_next_hop() {
     let mut shut = config();
     shut.queues[usize::from(LAME.0)].concurrency = 0;
     let mut paused = harness();
-    paused.queues.set_queue_paused(LAME, true);
+    paused.pause(PauseTarget::Queue(LAME));
     for mut harness in [Harness::new(shut), paused] {
         kill(&mut harness, "a.example");
         harness.queues.report_slow(NOW, harness.hop("a.example").number);
@@ -323,9 +323,9 @@ fn a_paused_queue_adopts_no_next_hop() {
 #[test]
 fn a_queue_that_is_resumed_adopts_at_the_next_trouble() {
     let mut harness = harness();
-    harness.queues.set_queue_paused(LAME, true);
+    harness.pause(PauseTarget::Queue(LAME));
     kill(&mut harness, "a.example");
-    harness.queues.set_queue_paused(LAME, false);
+    assert!(harness.queues.resume(NOW, &PauseTarget::Queue(LAME)));
     harness.queues.report_slow(NOW, harness.hop("a.example").number);
     assert_eq!(harness.hop("a.example").adopted_by, Some(LAME));
 }

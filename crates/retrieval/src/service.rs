@@ -5,6 +5,7 @@ use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use load::AllowedClients;
 use mail::{MailEvent, Networks, TlsInfo};
 use net::{AdmissionRefusal, AdmittedClient, ConnectionHandler, ConnectionLimiter, Service, StopReceiver, TlsServer};
 
@@ -58,8 +59,11 @@ impl<P: RetrievalProtocol> Service for RetrievalListener<P> {
     }
 
     fn is_overloaded_for(&self, client: IpAddr) -> bool {
-        let is_reserved = self.context.load.restrictions().intake == load::AllowedClients::ReservedOnly;
-        is_reserved && !self.context.reserved_networks.contains(client)
+        match self.context.load.restrictions().intake {
+            AllowedClients::Open => false,
+            AllowedClients::ReservedOnly => !self.context.reserved_networks.contains(client),
+            AllowedClients::None => true,
+        }
     }
 
     async fn check_client(

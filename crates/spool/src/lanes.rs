@@ -335,6 +335,11 @@ impl Spool {
         })
     }
 
+    /// The counters of each lane.
+    pub fn lane_stats(&self) -> Vec<(LaneId, Stats)> {
+        self.all_lanes().iter().map(|lane| (lane.lane_id, lane.stats())).collect()
+    }
+
     /// How each lane forms its batches now.
     pub fn batching(&self) -> Vec<LaneBatching> {
         self.all_lanes().iter().map(|lane| lane.batching()).collect()

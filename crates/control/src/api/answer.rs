@@ -5,6 +5,7 @@ use mail::{Body, QueueId, Timestamp};
 use protocol::http::server::ErrorStatus;
 use queue::OperatorAction;
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use super::openapi;
@@ -13,7 +14,8 @@ use super::query::{
 };
 use super::routes::{OPENMETRICS, Operation, PLAIN_TEXT};
 use super::types::{
-    ActDone, ActRequest, ActResult, Explanation, ProblemDocument, QueueList, ReloadResult, ServerStatus, TableList,
+    ActDone, ActRequest, ActResult, Explanation, LaneList, PauseList, ProblemDocument, QueueList, RedirectList,
+    ReloadResult, ServerStatus, TableList,
 };
 use crate::ReloadAnswer;
 use crate::adaptive_text;
@@ -21,6 +23,8 @@ use crate::handler::{ControlError, ControlHandler};
 use crate::live::{EventReader, READERS_MAX};
 use crate::metrics;
 use crate::pages::{DestinationPage, NextHopPage, PageRequest};
+use crate::pauses::{PauseRequest, PausedName, ResumeRequest};
+use crate::process::ConfigText;
 use crate::request::ActionRequest;
 use crate::text::SerdeAsText;
 
@@ -104,7 +108,8 @@ impl From<ControlError> for Problem {
 pub(super) fn answer(handler: &ControlHandler, request: ApiRequest) -> Result<ApiAnswer, Problem> {
     let ApiRequest { operation, names, query, content, caller, is_operator, page_entries_max } = request;
     let name = names.into_iter().next().unwrap_or_default();
-    let act = |act| apply(handler, &caller, act, content.as_deref().unwrap_or_default());
+    let content = content.unwrap_or_default();
+    let act = |act| apply(handler, &caller, act, &content);
     match operation {
         Operation::Health => Ok(text(PLAIN_TEXT, "ok\n")),
         Operation::Readiness => match handler.unreadiness() {
@@ -115,9 +120,18 @@ pub(super) fn answer(handler: &ControlHandler, request: ApiRequest) -> Result<Ap
         Operation::Metrics => Ok(text(OPENMETRICS, metrics::to_openmetrics(&handler.metrics()?))),
         Operation::Status => status(handler),
         Operation::Limits => json(&handler.load_status()),
+        Operation::Lanes => json(&LaneList { lanes: handler.lanes() }),
         Operation::Queues => json(&QueueList { queues: handler.queues()? }),
-        Operation::PauseQueue => done(handler.set_queue_paused(&caller, name, true)),
-        Operation::ResumeQueue => done(handler.set_queue_paused(&caller, name, false)),
+        Operation::PauseQueue => {
+            done(handler.pause(&caller, PauseRequest { target: PausedName::Queue(name), duration: None }).map(drop))
+        }
+        Operation::ResumeQueue => done(handler.resume(&caller, ResumeRequest { target: PausedName::Queue(name) })),
+        Operation::Pauses => json(&PauseList { pauses: handler.pauses()? }),
+        Operation::Pause => json(&handler.pause(&caller, read_content(&content)?)?),
+        Operation::Resume => done(handler.resume(&caller, read_content(&content)?)),
+        Operation::Redirects => json(&RedirectList { redirects: handler.redirects() }),
+        Operation::Redirect => done(handler.redirect(&caller, read_content(&content)?)),
+        Operation::EndRedirect => done(handler.end_redirect(&caller, read_content(&content)?)),
         Operation::NextHops => next_hops(handler, query.read().map_err(bad_request)?, page_entries_max),
         Operation::Destinations => destinations(handler, query.read().map_err(bad_request)?, page_entries_max),
         Operation::History => {
@@ -143,6 +157,13 @@ pub(super) fn answer(handler: &ControlHandler, request: ApiRequest) -> Result<Ap
             handler.explain_message(queue_id(&name)?, &mut lines)?;
             explanation(&lines)
         }
+        Operation::MessageHistory => json(&handler.history(queue_id(&name)?)?),
+        Operation::Config => json(handler.config_document()),
+        Operation::CheckConfig => {
+            let ConfigText { text } = read_content(&content)?;
+            json(&handler.check_config(&text))
+        }
+        Operation::Drain => done(handler.drain(&caller, read_content(&content)?)),
         Operation::Tables => json(&TableList { tables: handler.table_stats(None)? }),
         Operation::TableLookup => {
             let KeyQuery { key } = query.read().map_err(bad_request)?;
@@ -226,16 +247,19 @@ fn page_limit(limit: Option<SerdeAsText<u32>>, page_entries_max: usize) -> usize
 }
 
 fn apply(handler: &ControlHandler, caller: &str, act: OperatorAction, content: &[u8]) -> Result<ApiAnswer, Problem> {
-    let invalid = |error: serde_json::Error| bad_request(format!("invalid content: {error}"));
-    // Derived code would accept an array too.
-    let members: Map<String, Value> = serde_json::from_slice(content).map_err(invalid)?;
-    let request = serde_json::from_value(Value::Object(members)).map_err(invalid)?;
-    let ActRequest { filter, all, dry_run } = request;
+    let ActRequest { filter, all, dry_run } = read_content(content)?;
     if filter.is_empty() != all {
         let detail = "expected either a filter that is not empty, or \"all\": true";
         return Err(Problem::new(ErrorStatus::UnprocessableContent, detail));
     }
     json(&ActResult { recipients: handler.act(caller, act, ActionRequest { filter, dry_run })? })
+}
+
+/// The content as a type. Derived code would accept an array too.
+fn read_content<T: DeserializeOwned>(content: &[u8]) -> Result<T, Problem> {
+    let invalid = |error: serde_json::Error| bad_request(format!("invalid content: {error}"));
+    let members: Map<String, Value> = serde_json::from_slice(content).map_err(invalid)?;
+    serde_json::from_value(Value::Object(members)).map_err(invalid)
 }
 
 fn explain_address(handler: &ControlHandler, query: ExplainQuery) -> Result<ApiAnswer, Problem> {

@@ -100,7 +100,8 @@ fn parameters(route: &Route) -> Vec<Value> {
 
 /// A parameter that may be missing is never null.
 fn without_null(mut schema: Value) -> Value {
-    if let Some(types) = schema["type"].as_array_mut() {
+    // Not by its index, which would add a type to a schema without one.
+    if let Some(Value::Array(types)) = schema.get_mut("type") {
         types.retain(|kind| kind != "null");
         if let [only] = &types[..] {
             schema["type"] = only.clone();

@@ -8,12 +8,19 @@ use utoipa::{PartialSchema, ToSchema};
 
 use super::page_file::PageFile;
 use super::query::{DestinationQuery, ExplainQuery, HistoryQuery, KeyQuery, NextHopQuery, PageQuery};
-use super::types::{ActDone, ActRequest, ActResult, Explanation, QueueList, ReloadResult, ServerStatus, TableList};
+use super::types::{
+    ActDone, ActRequest, ActResult, Explanation, LaneList, PauseList, QueueList, RedirectList, ReloadResult,
+    ServerStatus, TableList,
+};
 use crate::RecipientFilter;
 use crate::history::HistoryAnswer;
 use crate::load::LoadStatus;
 use crate::message::MessageDetails;
+use crate::message_history::MessageHistory;
 use crate::pages::{DestinationPage, NextHopPage, RecipientPage};
+use crate::pauses::{PauseRequest, PauseStatus, ResumeRequest};
+use crate::process::{ConfigDocument, ConfigText, ConfigVerdict, DrainRequest};
+use crate::redirects::{EndRedirectRequest, Redirect};
 use crate::tables::LookupReport;
 use crate::tokens::Role;
 
@@ -26,6 +33,7 @@ pub(super) enum Operation {
     Metrics,
     Status,
     Limits,
+    Lanes,
     History,
     Events,
     Destinations,
@@ -33,6 +41,12 @@ pub(super) enum Operation {
     Queues,
     PauseQueue,
     ResumeQueue,
+    Pauses,
+    Pause,
+    Resume,
+    Redirects,
+    Redirect,
+    EndRedirect,
     NextHops,
     Recipients,
     Hold,
@@ -44,6 +58,10 @@ pub(super) enum Operation {
     Content,
     ExplainAddress,
     ExplainMessage,
+    MessageHistory,
+    Config,
+    CheckConfig,
+    Drain,
     Tables,
     TableLookup,
     AcceptRemovals,
@@ -150,6 +168,12 @@ pub(super) const ROUTES: &[Route] = &[
         AnswerType::Json(json::<LoadStatus>()),
         "The load of the machine, and the limits in force",
     ),
+    get(
+        "/api/v1/lanes",
+        Operation::Lanes,
+        AnswerType::Json(json::<LaneList>()),
+        "The lanes of the spool, with their counters since the start of the server",
+    ),
     Route {
         query: &[HistoryQuery::schema],
         ..get(
@@ -173,6 +197,39 @@ pub(super) const ROUTES: &[Route] = &[
         "Stop deliveries from a queue until it is resumed or the server restarts",
     ),
     post("/api/v1/queues/{queue}/resume", Operation::ResumeQueue, json::<ActDone>(), "Resume a paused queue"),
+    get("/api/v1/pauses", Operation::Pauses, AnswerType::Json(json::<PauseList>()), "The pauses in force"),
+    Route {
+        content: Some(json::<PauseRequest>()),
+        ..post(
+            "/api/v1/pause",
+            Operation::Pause,
+            json::<PauseStatus>(),
+            "Stop deliveries from a queue, to a next hop or to a destination, for some time or until they are resumed",
+        )
+    },
+    Route {
+        content: Some(json::<ResumeRequest>()),
+        ..post("/api/v1/resume", Operation::Resume, json::<ActDone>(), "End a pause")
+    },
+    get(
+        "/api/v1/redirects",
+        Operation::Redirects,
+        AnswerType::Json(json::<RedirectList>()),
+        "Mail that the operator redirects to other next hops",
+    ),
+    Route {
+        content: Some(json::<Redirect>()),
+        ..post(
+            "/api/v1/redirect",
+            Operation::Redirect,
+            json::<ActDone>(),
+            "Redirect the mail for a next hop or a destination to another next hop, until the redirect is ended",
+        )
+    },
+    Route {
+        content: Some(json::<EndRedirectRequest>()),
+        ..post("/api/v1/redirect/end", Operation::EndRedirect, json::<ActDone>(), "End a redirect")
+    },
     Route {
         query: &[NextHopQuery::schema],
         ..get(
@@ -221,6 +278,12 @@ pub(super) const ROUTES: &[Route] = &[
         AnswerType::Json(json::<Explanation>()),
         "What a message waits for, in sentences",
     ),
+    get(
+        "/api/v1/messages/{id}/history",
+        Operation::MessageHistory,
+        AnswerType::Json(json::<MessageHistory>()),
+        "What happened to a message, as far as the log of the server has it; also after it is finished",
+    ),
     Route {
         query: &[ExplainQuery::schema],
         ..get(
@@ -247,6 +310,30 @@ pub(super) const ROUTES: &[Route] = &[
         json::<ActDone>(),
         "Let the copy of a directory apply the removals that it held back",
     ),
+    get(
+        "/api/v1/config",
+        Operation::Config,
+        AnswerType::Json(json::<ConfigDocument>()),
+        "The configuration in force, with asterisks where a secret may be",
+    ),
+    Route {
+        content: Some(json::<ConfigText>()),
+        ..post(
+            "/api/v1/config/check",
+            Operation::CheckConfig,
+            json::<ConfigVerdict>(),
+            "Check the text of a configuration, without a look at the files that it names and without an effect",
+        )
+    },
+    Route {
+        content: Some(json::<DrainRequest>()),
+        ..post(
+            "/api/v1/drain",
+            Operation::Drain,
+            json::<ActDone>(),
+            "Accept no mail, deliver what can be delivered within a time, and stop the server",
+        )
+    },
     post(
         "/api/v1/reload",
         Operation::Reload,

@@ -163,7 +163,7 @@ impl RequestChecks {
             NoRoute::Path => Problem::new(ErrorStatus::NotFound, "no such path; see /api/v1/openapi.json"),
             NoRoute::Method => Problem::new(ErrorStatus::MethodNotAllowed, "this path has another method"),
         })?;
-        let (caller, is_operator) = self.check_token(route, &content)?;
+        let (caller, is_operator) = self.check_token(route, &String::from_utf8_lossy(&path), &content)?;
         if method == Method::Post {
             check_content_type(&content)?;
         }
@@ -180,7 +180,7 @@ impl RequestChecks {
     }
 
     /// Who makes the request, for the log, if they may; and whether they may operate the server.
-    fn check_token(&self, route: &Route, content: &RequestContent) -> Result<(String, bool), Problem> {
+    fn check_token(&self, route: &Route, path: &str, content: &RequestContent) -> Result<(String, bool), Problem> {
         let Some(role) = route.role else { return Ok((String::new(), false)) };
         let Some(token) = &content.bearer_token else {
             return Err(Problem::new(ErrorStatus::Unauthorized, "this path needs a token"));
@@ -188,11 +188,13 @@ impl RequestChecks {
         let (steady, now) = (Duration::from_millis(net::steady_now().0), SystemTime::now().into());
         let owner = self.tokens.check(token.reveal(), self.client, steady, now);
         let owner = owner.map_err(|refusal| self.refuse(refusal))?;
+        let caller = format!("token {} from {}", owner.name, self.client);
         if owner.role < role {
             let detail = format!("this path needs a token with the role {}", Role::Operate.name());
+            self.handler.log_refused_order(&caller, path, &detail);
             return Err(Problem::new(ErrorStatus::Forbidden, detail));
         }
-        Ok((format!("token {} from {}", owner.name, self.client), owner.role == Role::Operate))
+        Ok((caller, owner.role == Role::Operate))
     }
 
     /// Logs a token that is not accepted.

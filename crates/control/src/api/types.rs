@@ -6,6 +6,9 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use crate::RecipientFilter;
+use crate::lanes::LaneStatus;
+use crate::pauses::PauseStatus;
+use crate::redirects::Redirect;
 use crate::request::filter_object;
 use crate::summary::QueueStatus;
 use crate::tables::TableStatus;
@@ -28,6 +31,27 @@ pub(super) struct ServerStatus {
 pub(super) struct QueueList {
     /// In the order of the configuration.
     pub(super) queues: Vec<QueueStatus>,
+}
+
+/// The pauses in force.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub(super) struct PauseList {
+    /// Queues first, then next hops, then destinations.
+    pub(super) pauses: Vec<PauseStatus>,
+}
+
+/// The redirects in force.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub(super) struct RedirectList {
+    /// Those of next hops first.
+    pub(super) redirects: Vec<Redirect>,
+}
+
+/// The lanes of the spool.
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+pub(super) struct LaneList {
+    /// Its own lanes first, then those that it has taken over.
+    pub(super) lanes: Vec<LaneStatus>,
 }
 
 /// All tables.

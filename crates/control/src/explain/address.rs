@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::super::text::{plural, short_duration};
 use super::{next_hop_load, obstacle_lines};
-use dispatch::{ClassifierRules, RouteChoice, RoutedRecipient, TransportMethod, Transports};
+use dispatch::{ClassifierRules, RedirectTable, RouteChoice, RoutedRecipient, TransportMethod, Transports};
 use mailbox::quota::MailboxQuotaChecker;
 
 /// How many of the addresses that an alias resolves to are traced.
@@ -99,12 +99,19 @@ pub(in super::super) struct QueueState {
 }
 
 impl AddressExplainer {
+    /// Whether there is such a transport, and it delivers to other hosts.
+    pub(in super::super) fn is_remote_transport(&self, name: &str) -> bool {
+        let found = self.transports.by_name.get(name);
+        found.is_some_and(|transport| matches!(transport.method, TransportMethod::Remote(_)))
+    }
+
     /// Resolves the routes to an address that the directory has resolved, by tables and the DNS.
     /// This may take long.
     pub(in super::super) async fn trace(
         &self,
         resolution: AddressResolution,
         sender: Option<&Address>,
+        redirects: &RedirectTable,
     ) -> AddressTrace {
         let forwarded_sender = match &resolution {
             AddressResolution::Local(found) if found.iter().any(|one| !one.local) => {
@@ -117,7 +124,7 @@ impl AddressExplainer {
         let router = router.map(|router| router.with_tables(self.tables.iter().cloned()));
         let mut recipients = Vec::new();
         for address in addresses.iter().take(RECIPIENTS_MAX) {
-            recipients.push(self.recipient_route(address, sender, &router).await);
+            recipients.push(self.recipient_route(address, sender, (&router, redirects)).await);
         }
         let omitted = addresses.len().saturating_sub(RECIPIENTS_MAX);
         AddressTrace { resolution, verdict, recipients, omitted, forwarded_sender }
@@ -142,14 +149,14 @@ impl AddressExplainer {
         &self,
         address: &Address,
         sender: Option<&Address>,
-        router: &Result<Router, String>,
+        (router, redirects): (&Result<Router, String>, &RedirectTable),
     ) -> RecipientRoute {
         let domain = address.domain();
         let Place { destination, origin, is_here } = self.place(address, sender).await;
         let (queue, rule) = self.queue(sender, domain, is_here).await;
         let (destination, route) = match (destination, router) {
             (Ok(destination), Ok(router)) => {
-                let route = router.route(&destination).await;
+                let route = redirects.route(router, &destination).await;
                 (destination, Ok(route))
             }
             (Ok(destination), Err(why)) => (destination, Err(why.clone())),
@@ -385,12 +392,13 @@ impl RecipientRoute {
 
 /// What holds a next hop, whatever the destination.
 fn next_hop_obstacles(hop: &NextHopView<'_>, now: Timestamp) -> Vec<BlockReason> {
+    let paused = hop.pause.map(|until| BlockReason::NextHopPaused { until });
     let dead =
         hop.probe_at.zip(hop.error).map(|(probe_at, error)| BlockReason::Dead { probe_at, error: error.clone() });
     let rate = hop.rate_free_at.filter(|at| *at > now).map(|until| BlockReason::Rate { until });
     let (attempts, most) = (hop.attempts, hop.concurrency);
     let full = (attempts >= most).then_some(BlockReason::NextHopFull { attempts, max: most });
-    [dead, rate, full].into_iter().flatten().collect()
+    [paused, dead, rate, full].into_iter().flatten().collect()
 }
 
 /// What the directory says, and the final recipients.
@@ -560,7 +568,8 @@ mod tests {
         sender: Option<&Address>,
         stopping: &AtomicBool,
     ) -> Option<AddressTrace> {
-        let work = async { guide.trace(guide.directory.resolve(address).await, sender).await };
+        let work =
+            async { guide.trace(guide.directory.resolve(address).await, sender, &RedirectTable::default()).await };
         unless_stopping(stopping, work).unwrap()
     }
 

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use filter::{Disposition, MessageCheckError, Origin, Refusal, SessionInfo, Submitter};
+use load::{AllowedClients, LoadRestrictions};
 use lookup::directory::AddressResolution;
 use mail::{
     Address, BodyFlags, ClientInfo, DsnNotify, EnhancedCode, Envelope, MailEvent, QueueId, Recipient, Reply, Timestamp,
@@ -106,7 +107,11 @@ impl DropSubmitter {
         now: Timestamp,
         stopping: &AtomicBool,
     ) -> Result<Submitted, DropSubmitError> {
-        if self.intake.load.restrictions().shortage.is_some() {
+        let LoadRestrictions { intake, shortage, .. } = self.intake.load.restrictions();
+        if intake == AllowedClients::None {
+            return Err(DropSubmitError::Temporary("the server is draining its queue".into()));
+        }
+        if shortage.is_some() {
             return Err(DropSubmitError::Temporary("disk space or memory is low".into()));
         }
         let message = self.resolve_message(drop_file, uid, now, stopping).await?;

@@ -8,8 +8,8 @@ use std::time::Duration;
 use mail::{EnhancedCode, Outcome, QueueId, Reply, SpoolId, Timestamp};
 use queue::{
     AdmittedMessage, Attempt, ConcurrencyPolicy, ContactResult, DestinationId, HopAdoptionPolicy, NextHopLimits,
-    NextHopRoute, NextHopView, PendingRecipient, QueueConfig, QueueNumber, QueueView, Queues, RecipientProgress,
-    RecipientVerdict, RecipientView, RetryPolicy, SchedulerConfig,
+    NextHopRoute, NextHopView, PauseTarget, PendingRecipient, QueueConfig, QueueNumber, QueueView, Queues,
+    RecipientProgress, RecipientVerdict, RecipientView, RetryPolicy, SchedulerConfig,
 };
 
 pub(crate) const NOW: Timestamp = Timestamp(1_700_000_000_000);
@@ -131,6 +131,11 @@ impl Harness {
     /// Admits a message with one recipient for each number.
     pub(crate) fn admit_each(&mut self, sequences: impl IntoIterator<Item = u64>, domain: &str) {
         sequences.into_iter().for_each(|sequence| _ = self.admit(sequence, 5, domain, 1));
+    }
+
+    /// Pauses without an end.
+    pub(crate) fn pause(&mut self, target: PauseTarget) {
+        self.queues.pause(self.now, target, None).expect("few pauses are in force");
     }
 
     pub(crate) fn answer(&mut self) -> bool {

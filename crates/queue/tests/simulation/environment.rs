@@ -474,7 +474,7 @@ impl Environment {
                 assert!(hop.probe_at.is_none_or(|at| at <= self.now), "{hop:?} is tried before its probe is due");
                 let serving = hop.adopted_by.unwrap_or(queue);
                 let view = self.queues.queue_views().nth(usize::from(serving.0)).expect("there are three queues");
-                assert!(view.attempts <= view.concurrency && !view.paused, "{view:?}");
+                assert!(view.attempts <= view.concurrency && view.pause.is_none(), "{view:?}");
             }
             AttemptPurpose::Refuse(_) => assert!(hop.probe_at.is_some(), "{hop:?}"),
             AttemptPurpose::Action(_) | AttemptPurpose::Reclassify => panic!("an action has no next hop"),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use mail::{Rate, Timestamp};
 use proptest::prelude::*;
-use queue::{NextHopLimits, OperatorAction, QueueNumber};
+use queue::{NextHopLimits, OperatorAction, PauseTarget, QueueNumber};
 
 use crate::environment::*;
 
@@ -55,6 +55,24 @@ fn act(environment: &mut Environment, act: OperatorAction) {
     environment.queues.pick_recipients_for_action(act, now, &mut { chosen });
 }
 
+/// Pauses this queue, a next hop or a destination, for some time or until it is resumed.
+fn pause_random(environment: &mut Environment, queue: QueueNumber) {
+    let (now, random) = (environment.now, &mut environment.random);
+    let target = match random.below(3) {
+        0 => PauseTarget::Queue(queue),
+        1 => PauseTarget::NextHop(format!("mx{}", random.below(3)).into()),
+        _ => PauseTarget::Destination("x".repeat(1 + random.below(6) as usize).into()),
+    };
+    let until = (random.below(2) == 0).then(|| now + Duration::from_secs(random.below(600)));
+    environment.queues.pause(now, target, until).expect("few pauses are in force");
+}
+
+fn resume_all(environment: &mut Environment) {
+    let paused: Vec<PauseTarget> = environment.queues.pause_views().map(|(target, _)| target.clone()).collect();
+    let now = environment.now;
+    paused.iter().for_each(|target| assert!(environment.queues.resume(now, target)));
+}
+
 fn is_empty(environment: &Environment) -> bool {
     let queues = &environment.queues;
     (queues.recipient_count(), queues.message_count(), queues.destination_count(), queues.unrecorded_attempts())
@@ -73,7 +91,8 @@ proptest! {
             admit_random(&mut environment);
             let (queue, dice) = (QueueNumber(environment.random.below(3) as u16), environment.random.below(12));
             match dice {
-                0 | 1 => environment.queues.set_queue_paused(queue, dice == 0),
+                0 => pause_random(&mut environment, queue),
+                1 => resume_all(&mut environment),
                 2 | 3 => environment.queues.set_stopped(dice == 2),
                 4..=6 => act(&mut environment, [OperatorAction::Hold, OperatorAction::Release, OperatorAction::Retry][dice as usize - 4]),
                 7 if environment.random.below(4) == 0 => act(&mut environment, OperatorAction::Remove),
@@ -83,7 +102,7 @@ proptest! {
                 environment.step();
             }
         }
-        (0..3).for_each(|queue| environment.queues.set_queue_paused(QueueNumber(queue), false));
+        resume_all(&mut environment);
         environment.queues.set_stopped(false);
         // A hold that is not recorded yet does not count.
         environment.start_attempts();

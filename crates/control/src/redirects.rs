@@ -1,0 +1,265 @@
+//! What operators redirect: the mail for a next hop or a destination to another next hop, until they end
+//! it. Redirects are kept in a file in the data folder, so a restart keeps them.
+//!
+//! | the file | the server |
+//! |---|---|
+//! | is missing | has no redirects |
+//! | is damaged | does not start: mail must not go where the operator does not want it |
+//! | cannot be written | refuses the act, and nothing changes |
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use dispatch::{RedirectSource, RedirectTable, Redirects};
+use parking_lot::Mutex;
+use route::{FixedHop, RouteKey};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::handler::{ControlError, ControlHandler, ControlResult};
+use crate::request::ControlRequest;
+use crate::state_file;
+
+/// The name of the file, in the folder of the server's data.
+pub const REDIRECT_FILE: &str = "redirects.json";
+/// Redirects at a time.
+const REDIRECTS_MAX: usize = 1000;
+/// Octets of a name or next hop.
+const NAME_OCTETS_MAX: usize = 1024;
+/// The transport of a redirect that names none.
+const SMTP: &str = "smtp";
+
+/// The mail that is redirected, by name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum RedirectedName {
+    /// That for a next hop, as `mailrace queue list --by next-hop` shows it.
+    NextHop(String),
+    /// That for a destination, in all queues.
+    Destination(String),
+}
+
+/// A redirect.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Redirect {
+    /// The mail that is redirected.
+    pub from: RedirectedName,
+    /// Where it goes: `host:port` or `[address]:port`, `mx:domain`, or `unix:/path`.
+    pub to: String,
+    /// The transport, which delivers by SMTP or LMTP; `smtp` if it is missing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub transport: Option<String>,
+}
+
+/// A redirect to end.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct EndRedirectRequest {
+    /// The mail that was redirected.
+    pub from: RedirectedName,
+}
+
+impl RedirectedName {
+    /// Destinations are in lower case.
+    fn folded(self) -> RedirectedName {
+        match self {
+            RedirectedName::NextHop(name) => RedirectedName::NextHop(name),
+            RedirectedName::Destination(name) => RedirectedName::Destination(name.to_lowercase()),
+        }
+    }
+
+    fn source(&self) -> RedirectSource {
+        match self {
+            RedirectedName::NextHop(name) => RedirectSource::NextHop(name.as_str().into()),
+            RedirectedName::Destination(name) => RedirectSource::Destination(name.as_str().into()),
+        }
+    }
+
+    fn text(&self) -> &str {
+        let (RedirectedName::NextHop(name) | RedirectedName::Destination(name)) = self;
+        name
+    }
+}
+
+impl Redirect {
+    fn transport(&self) -> &str {
+        self.transport.as_deref().unwrap_or(SMTP)
+    }
+
+    /// The route; the error is for the operator.
+    fn key(&self) -> Result<RouteKey, String> {
+        let (name, to) = (self.from.text(), &self.to);
+        if [name, to].iter().any(|text| text.is_empty() || text.len() > NAME_OCTETS_MAX) {
+            return Err(format!("expected names of 1 to {NAME_OCTETS_MAX} bytes"));
+        }
+        match to.parse::<FixedHop>().map_err(|error| format!("{to:?}: {error}"))? {
+            FixedHop::Reply(_) => Err(format!("{to:?} is a reply and no next hop: bounce the mail instead")),
+            hop => Ok(RouteKey::new(self.transport(), Some(&hop))),
+        }
+    }
+}
+
+/// The redirects in force, and their file.
+pub struct RedirectStore {
+    path: PathBuf,
+    redirects: Redirects,
+    /// As the operator has given them.
+    listed: Mutex<BTreeMap<RedirectedName, Redirect>>,
+}
+
+impl RedirectStore {
+    /// Reads the redirects in the folder of the server's data.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be read, or is damaged.
+    pub fn open(data_dir: &Path) -> io::Result<RedirectStore> {
+        let path = data_dir.join(REDIRECT_FILE);
+        let listed: Vec<Redirect> = match fs::read(&path) {
+            Ok(text) => serde_json::from_slice(&text)?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            Err(error) => return Err(error),
+        };
+        let listed = listed.into_iter().map(|redirect| (redirect.from.clone(), redirect)).collect();
+        let redirects = Redirects::new(table(&listed).map_err(io::Error::other)?);
+        Ok(RedirectStore { path, redirects, listed: Mutex::new(listed) })
+    }
+
+    /// What the deliveries follow.
+    pub fn redirects(&self) -> Redirects {
+        self.redirects.clone()
+    }
+
+    /// All redirects, by name.
+    fn list(&self) -> Vec<Redirect> {
+        self.listed.lock().values().cloned().collect()
+    }
+
+    /// Changes the redirects: first the file, then those in force.
+    fn change(
+        &self,
+        change: impl FnOnce(&mut BTreeMap<RedirectedName, Redirect>) -> ControlResult<()>,
+    ) -> ControlResult<()> {
+        let mut listed = self.listed.lock();
+        let mut changed = listed.clone();
+        change(&mut changed)?;
+        let table = table(&changed).map_err(ControlError::Refused)?;
+        let rows: Vec<&Redirect> = changed.values().collect();
+        let text = serde_json::to_vec_pretty(&rows).map_err(io::Error::from)?;
+        state_file::replace(&self.path, &text)?;
+        self.redirects.replace(table);
+        *listed = changed;
+        Ok(())
+    }
+}
+
+fn table(listed: &BTreeMap<RedirectedName, Redirect>) -> Result<RedirectTable, String> {
+    let route = |redirect: &Redirect| Ok((redirect.from.source(), redirect.key()?));
+    listed.values().map(route).collect::<Result<_, String>>().map(RedirectTable)
+}
+
+impl ControlHandler {
+    /// The redirects in force.
+    pub(crate) fn redirects(&self) -> Vec<Redirect> {
+        self.shared.redirects.list()
+    }
+
+    /// Begins a redirect, or changes one that is in force.
+    pub(crate) fn redirect(&self, caller: &str, request: Redirect) -> ControlResult<()> {
+        let order = ControlRequest::Redirect(request.clone());
+        self.logged(
+            caller,
+            &order,
+            |()| "done".to_owned(),
+            || {
+                let redirect = Redirect { from: request.from.folded(), ..request };
+                if !self.parts.explainer.is_remote_transport(redirect.transport()) {
+                    let text = format!("no transport {:?} that delivers by SMTP or LMTP", redirect.transport());
+                    return Err(ControlError::Refused(text));
+                }
+                self.shared.redirects.change(|listed| {
+                    if listed.len() >= REDIRECTS_MAX && !listed.contains_key(&redirect.from) {
+                        let text = format!("{REDIRECTS_MAX} redirects are in force: end some of them first");
+                        return Err(ControlError::Refused(text));
+                    }
+                    listed.insert(redirect.from.clone(), redirect);
+                    Ok(())
+                })?;
+                self.use_new_routes()
+            },
+        )
+    }
+
+    /// Ends a redirect.
+    pub(crate) fn end_redirect(&self, caller: &str, request: EndRedirectRequest) -> ControlResult<()> {
+        let order = ControlRequest::EndRedirect(request.clone());
+        self.logged(
+            caller,
+            &order,
+            |()| "done".to_owned(),
+            || {
+                let from = request.from.folded();
+                self.shared.redirects.change(|listed| match listed.remove(&from) {
+                    Some(_) => Ok(()),
+                    None => Err(ControlError::NotFound("it is not redirected: see `mailrace queue redirects`".into())),
+                })?;
+                self.use_new_routes()
+            },
+        )
+    }
+
+    /// All routes are resolved again, and mail that goes elsewhere now is due.
+    fn use_new_routes(&self) -> ControlResult<()> {
+        self.with_queues(|queues| queues.invalidate_routes(crate::handler::now()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn redirect(from: RedirectedName, to: &str) -> Redirect {
+        Redirect { from, to: to.to_owned(), transport: None }
+    }
+
+    fn insert(store: &RedirectStore, redirect: Redirect) -> ControlResult<()> {
+        store.change(|listed| {
+            listed.insert(redirect.from.clone(), redirect);
+            Ok(())
+        })
+    }
+
+    #[test]
+    fn redirects_are_kept_in_a_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = RedirectStore::open(folder.path()).unwrap();
+        assert!(store.list().is_empty());
+        let names =
+            [RedirectedName::NextHop("smtp:mx.a.example".into()), RedirectedName::Destination("b.example".into())];
+        for name in &names {
+            insert(&store, redirect(name.clone(), "[192.0.2.1]:2525")).unwrap();
+        }
+        let again = RedirectStore::open(folder.path()).unwrap();
+        assert_eq!((again.list(), again.redirects().current()), (store.list(), store.redirects().current()));
+        assert_eq!(again.list().len(), 2);
+        again.change(|listed| listed.remove(&names[0]).map(drop).ok_or(ControlError::Stopping)).unwrap();
+        assert_eq!(RedirectStore::open(folder.path()).unwrap().list(), again.list());
+        fs::write(folder.path().join(REDIRECT_FILE), "[{").unwrap();
+        assert!(RedirectStore::open(folder.path()).is_err());
+    }
+
+    #[test]
+    fn what_is_no_next_hop_is_refused_and_changes_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = RedirectStore::open(folder.path()).unwrap();
+        for to in ["", "550 5.1.1 no", "[x]", "host:0", "unix:relative"] {
+            let refused = insert(&store, redirect(RedirectedName::Destination("b.example".into()), to));
+            assert!(matches!(refused, Err(ControlError::Refused(_))), "{to}");
+        }
+        assert!(store.list().is_empty() && !folder.path().join(REDIRECT_FILE).exists());
+    }
+}
