@@ -268,6 +268,13 @@ class Refusals(TrafficCase):
         self.assertEqual((refused.by, refused.order), ("token reader from 127.0.0.1", "/api/v1/recipients/remove"))
         self.assertTrue(refused.result.startswith("refused: this path needs a token with the role operate"), refused)
 
+    def test_an_act_with_a_wrong_token_is_logged(self):
+        wrong = f"mailrace_{0:012x}_{'x' * 43}"
+        self.assertEqual(self.ask("/api/v1/drain", wrong, "POST", {})[0], 401)
+        refused = await_event(self.server, "warning", message="operator action")
+        self.assertEqual((refused.by, refused.order), ("a wrong token from 127.0.0.1", "/api/v1/drain"))
+        self.assertTrue(refused.result.startswith("refused: the token is wrong"), refused)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -3,6 +3,10 @@
 //! Actions run the same way, are logged with who asked for them and their result, and change nothing
 //! but what they name. The control socket and the HTTP API are two ways to the same functions.
 
+mod pauses;
+mod process;
+mod redirects;
+
 use std::collections::{HashMap, HashSet};
 use std::io::{self, Write};
 use std::net::IpAddr;
@@ -146,7 +150,7 @@ impl ControlHandler {
         self.shared.cluster.as_deref().ok_or_else(none)
     }
 
-    pub(super) fn with_queues<T: Send + 'static>(
+    fn with_queues<T: Send + 'static>(
         &self,
         request: impl FnOnce(&mut Queues) -> T + Send + 'static,
     ) -> ControlResult<T> {
@@ -313,7 +317,7 @@ impl ControlHandler {
     }
 
     /// Logs who asked for a change, and its result.
-    pub(super) fn logged<T>(
+    fn logged<T>(
         &self,
         caller: &str,
         order: &ControlRequest,
@@ -651,6 +655,6 @@ fn write_rows(rows: &[impl Serialize], out: &mut impl Write) -> io::Result<()> {
     rows.iter().try_for_each(|row| writeln!(out, "{}", serde_json::to_string(row)?))
 }
 
-pub(super) fn now() -> Timestamp {
+fn now() -> Timestamp {
     SystemTime::now().into()
 }

@@ -18,14 +18,10 @@ use route::{FixedHop, RouteKey};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::handler::{ControlError, ControlHandler, ControlResult};
-use crate::request::ControlRequest;
 use crate::state_file;
 
 /// The name of the file, in the folder of the server's data.
 pub const REDIRECT_FILE: &str = "redirects.json";
-/// Redirects at a time.
-const REDIRECTS_MAX: usize = 1000;
 /// Octets of a name or next hop.
 const NAME_OCTETS_MAX: usize = 1024;
 /// The transport of a redirect that names none.
@@ -55,6 +51,11 @@ pub struct Redirect {
     pub transport: Option<String>,
 }
 
+/// What is no redirect; the text is for the operator.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct InvalidRedirect(String);
+
 /// A redirect to end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -65,7 +66,7 @@ pub struct EndRedirectRequest {
 
 impl RedirectedName {
     /// Destinations are in lower case.
-    fn folded(self) -> RedirectedName {
+    pub(crate) fn folded(self) -> RedirectedName {
         match self {
             RedirectedName::NextHop(name) => RedirectedName::NextHop(name),
             RedirectedName::Destination(name) => RedirectedName::Destination(name.to_lowercase()),
@@ -86,18 +87,19 @@ impl RedirectedName {
 }
 
 impl Redirect {
-    fn transport(&self) -> &str {
+    pub(crate) fn transport(&self) -> &str {
         self.transport.as_deref().unwrap_or(SMTP)
     }
 
-    /// The route; the error is for the operator.
-    fn key(&self) -> Result<RouteKey, String> {
+    fn key(&self) -> Result<RouteKey, InvalidRedirect> {
         let (name, to) = (self.from.text(), &self.to);
         if [name, to].iter().any(|text| text.is_empty() || text.len() > NAME_OCTETS_MAX) {
-            return Err(format!("expected names of 1 to {NAME_OCTETS_MAX} bytes"));
+            return Err(InvalidRedirect(format!("expected names of 1 to {NAME_OCTETS_MAX} bytes")));
         }
-        match to.parse::<FixedHop>().map_err(|error| format!("{to:?}: {error}"))? {
-            FixedHop::Reply(_) => Err(format!("{to:?} is a reply and no next hop: bounce the mail instead")),
+        match to.parse::<FixedHop>().map_err(|error| InvalidRedirect(format!("{to:?}: {error}")))? {
+            FixedHop::Reply(_) => {
+                Err(InvalidRedirect(format!("{to:?} is a reply and no next hop: bounce the mail instead")))
+            }
             hop => Ok(RouteKey::new(self.transport(), Some(&hop))),
         }
     }
@@ -135,19 +137,19 @@ impl RedirectStore {
     }
 
     /// All redirects, by name.
-    fn list(&self) -> Vec<Redirect> {
+    pub(crate) fn list(&self) -> Vec<Redirect> {
         self.listed.lock().values().cloned().collect()
     }
 
-    /// Changes the redirects: first the file, then those in force.
-    fn change(
+    /// Changes the redirects: first the file, then those in force. With an error, nothing changes.
+    pub(crate) fn change<E: From<InvalidRedirect> + From<io::Error>>(
         &self,
-        change: impl FnOnce(&mut BTreeMap<RedirectedName, Redirect>) -> ControlResult<()>,
-    ) -> ControlResult<()> {
+        change: impl FnOnce(&mut BTreeMap<RedirectedName, Redirect>) -> Result<(), E>,
+    ) -> Result<(), E> {
         let mut listed = self.listed.lock();
         let mut changed = listed.clone();
         change(&mut changed)?;
-        let table = table(&changed).map_err(ControlError::Refused)?;
+        let table = table(&changed)?;
         let rows: Vec<&Redirect> = changed.values().collect();
         let text = serde_json::to_vec_pretty(&rows).map_err(io::Error::from)?;
         state_file::replace(&self.path, &text)?;
@@ -157,76 +159,21 @@ impl RedirectStore {
     }
 }
 
-fn table(listed: &BTreeMap<RedirectedName, Redirect>) -> Result<RedirectTable, String> {
+fn table(listed: &BTreeMap<RedirectedName, Redirect>) -> Result<RedirectTable, InvalidRedirect> {
     let route = |redirect: &Redirect| Ok((redirect.from.source(), redirect.key()?));
-    listed.values().map(route).collect::<Result<_, String>>().map(RedirectTable)
-}
-
-impl ControlHandler {
-    /// The redirects in force.
-    pub(crate) fn redirects(&self) -> Vec<Redirect> {
-        self.shared.redirects.list()
-    }
-
-    /// Begins a redirect, or changes one that is in force.
-    pub(crate) fn redirect(&self, caller: &str, request: Redirect) -> ControlResult<()> {
-        let order = ControlRequest::Redirect(request.clone());
-        self.logged(
-            caller,
-            &order,
-            |()| "done".to_owned(),
-            || {
-                let redirect = Redirect { from: request.from.folded(), ..request };
-                if !self.parts.explainer.is_remote_transport(redirect.transport()) {
-                    let text = format!("no transport {:?} that delivers by SMTP or LMTP", redirect.transport());
-                    return Err(ControlError::Refused(text));
-                }
-                self.shared.redirects.change(|listed| {
-                    if listed.len() >= REDIRECTS_MAX && !listed.contains_key(&redirect.from) {
-                        let text = format!("{REDIRECTS_MAX} redirects are in force: end some of them first");
-                        return Err(ControlError::Refused(text));
-                    }
-                    listed.insert(redirect.from.clone(), redirect);
-                    Ok(())
-                })?;
-                self.use_new_routes()
-            },
-        )
-    }
-
-    /// Ends a redirect.
-    pub(crate) fn end_redirect(&self, caller: &str, request: EndRedirectRequest) -> ControlResult<()> {
-        let order = ControlRequest::EndRedirect(request.clone());
-        self.logged(
-            caller,
-            &order,
-            |()| "done".to_owned(),
-            || {
-                let from = request.from.folded();
-                self.shared.redirects.change(|listed| match listed.remove(&from) {
-                    Some(_) => Ok(()),
-                    None => Err(ControlError::NotFound("it is not redirected: see `mailrace queue redirects`".into())),
-                })?;
-                self.use_new_routes()
-            },
-        )
-    }
-
-    /// All routes are resolved again, and mail that goes elsewhere now is due.
-    fn use_new_routes(&self) -> ControlResult<()> {
-        self.with_queues(|queues| queues.invalidate_routes(crate::handler::now()))
-    }
+    listed.values().map(route).collect::<Result<_, InvalidRedirect>>().map(RedirectTable)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::handler::ControlError;
 
     fn redirect(from: RedirectedName, to: &str) -> Redirect {
         Redirect { from, to: to.to_owned(), transport: None }
     }
 
-    fn insert(store: &RedirectStore, redirect: Redirect) -> ControlResult<()> {
+    fn insert(store: &RedirectStore, redirect: Redirect) -> Result<(), ControlError> {
         store.change(|listed| {
             listed.insert(redirect.from.clone(), redirect);
             Ok(())

@@ -87,7 +87,7 @@ impl Redirects {
 
 #[cfg(test)]
 mod tests {
-    use route::{Config, RouteRule};
+    use route::{Config, EndpointOptions, RouteRule};
 
     use super::*;
 
@@ -123,6 +123,7 @@ mod tests {
         };
         let rules = vec![rule("a.example", "[192.0.2.1]"), rule("b.example", "[192.0.2.2]")];
         let mut config = Config { rules, ..Config::new("mx.we.example") };
+        config.endpoint_options.insert("smtp".into(), EndpointOptions::default());
         // It is never asked.
         config.resolver.query.servers = vec!["127.0.0.1:9".parse().unwrap()];
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

@@ -273,7 +273,8 @@ fn explain_shows_what_holds_a_message() {
     assert!(said.contains("route: local mailbox, transport maildir") && said.contains(held), "{said}");
     assert_eq!(ask(&["explain", "0-0-0"]).0, Some(1));
 
-    assert_eq!(ask(&["queue", "pause", "standard"]), (Some(0), String::new()));
+    let paused = "queue standard: paused until it is resumed\n";
+    assert_eq!(ask(&["queue", "pause", "standard"]), (Some(0), paused.to_owned()));
     assert!(ask(&["status"]).1.contains("\nmailrace_queue_paused{queue=\"standard\"} 1\n"));
     assert_eq!(ask(&["queue", "resume", "standard"]).0, Some(0));
     assert!(ask(&["status"]).1.contains("\nmailrace_queue_paused{queue=\"standard\"} 0\n"));

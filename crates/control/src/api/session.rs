@@ -27,6 +27,7 @@ use crate::tokens::{Role, TokenChecker, TokenRefusal};
 
 const JSON: &str = "application/json";
 const PROBLEM: &str = "application/problem+json";
+const WRONG_TOKEN: &str = "the token is wrong, has expired, or was revoked";
 /// A stream of events ends after this time.
 const STREAM_TIME_MAX: Duration = Duration::from_secs(15 * 60);
 /// Without events, the client gets a comment this often, and a client that is gone is noticed.
@@ -187,7 +188,13 @@ impl RequestChecks {
         };
         let (steady, now) = (Duration::from_millis(net::steady_now().0), SystemTime::now().into());
         let owner = self.tokens.check(token.reveal(), self.client, steady, now);
-        let owner = owner.map_err(|refusal| self.refuse(refusal))?;
+        let owner = owner.map_err(|refusal| {
+            if role == Role::Operate && matches!(refusal, TokenRefusal::Wrong { .. }) {
+                let caller = format!("a wrong token from {}", self.client);
+                self.handler.log_refused_order(&caller, path, WRONG_TOKEN);
+            }
+            self.refuse(refusal)
+        })?;
         let caller = format!("token {} from {}", owner.name, self.client);
         if owner.role < role {
             let detail = format!("this path needs a token with the role {}", Role::Operate.name());
@@ -201,10 +208,7 @@ impl RequestChecks {
     fn refuse(&self, refusal: TokenRefusal) -> Problem {
         let intake = &self.handler.parts.intake;
         let (user, result, problem) = match refusal {
-            TokenRefusal::Wrong { id } => {
-                let detail = "the token is wrong, has expired, or was revoked";
-                (id, "refused", Problem::new(ErrorStatus::Unauthorized, detail))
-            }
+            TokenRefusal::Wrong { id } => (id, "refused", Problem::new(ErrorStatus::Unauthorized, WRONG_TOKEN)),
             TokenRefusal::Throttled => {
                 let detail = "too many wrong tokens from this client";
                 (String::new(), "throttled", Problem::new(ErrorStatus::TooManyRequests, detail))
