@@ -145,7 +145,7 @@ pub(super) fn candidates<R: Clone>(
 ) -> Result<Vec<RecipientId>, UnknownQueue> {
     let mut queue_filter = QueueFilter::new(filter, queues, now)?;
     let mut candidates = Vec::new();
-    queues.pick_recipients_for_action(act, now, &mut |entry| {
+    pick(queues, act, filter, now, &mut |entry| {
         if queue_filter.passes(entry) {
             candidates.push((entry.id, entry.ordinal));
         }
@@ -165,13 +165,29 @@ pub(super) fn apply_action<R: Clone>(
 ) -> Result<usize, UnknownQueue> {
     let mut queue_filter = QueueFilter::new(&order.filter, queues, now)?;
     let mut count = 0;
-    queues.pick_recipients_for_action(act, now, &mut |entry| {
+    pick(queues, act, &order.filter, now, &mut |entry| {
         let is_selected = recipients.is_none_or(|recipients| recipients.contains(&(entry.id, entry.ordinal)))
             && queue_filter.passes(entry);
         count += usize::from(is_selected);
         is_selected && !order.dry_run
     });
     Ok(count)
+}
+
+/// Picks the chosen recipients, and looks only at those of the messages that the filter names.
+fn pick<R: Clone>(
+    queues: &mut Queues<R>,
+    act: OperatorAction,
+    filter: &RecipientFilter,
+    now: Timestamp,
+    choose: &mut dyn FnMut(&RecipientView) -> bool,
+) {
+    if filter.id.is_empty() {
+        queues.pick_recipients_for_action(act, now, choose);
+    } else {
+        let ids: Vec<QueueId> = filter.id.iter().map(|id| id.0).collect();
+        queues.pick_message_recipients_for_action(act, now, &ids, choose);
+    }
 }
 
 /// A message: its envelope and its size in bytes.

@@ -1,13 +1,14 @@
 //! The operator's actions: recipients are picked wherever they wait, and leave as attempts with
 //! that purpose. Recipients of retired queues leave in the same way.
 //!
-//! Picking is one pass over all recipients and, if any is chosen, one over the sender queues and
-//! the heap: O(n), plus O(m log m) for the m chosen ones, which are sorted so that recipients of
-//! one message at one destination leave together.
+//! Picking is one pass over all recipients, or a look at those of some messages; if any is chosen that
+//! is ready, one over the sender queues, and if any waits, one over the heap: O(n), plus O(m log m) for
+//! the m chosen ones, which are sorted so that recipients of one message at one destination leave
+//! together.
 
 use std::collections::VecDeque;
 
-use mail::{EnhancedCode, Outcome, Reply, Timestamp};
+use mail::{EnhancedCode, Outcome, QueueId, Reply, Timestamp};
 
 use crate::attempt::{Attempt, AttemptPurpose, OperatorAction};
 use crate::intrusive_list::IntrusiveList;
@@ -34,6 +35,23 @@ impl<R: Clone> Queues<R> {
         self.pick_recipients(AttemptPurpose::Action(act), chosen)
     }
 
+    /// The same for the recipients of these messages, without a look at any other that is held.
+    pub fn pick_message_recipients_for_action(
+        &mut self,
+        act: OperatorAction,
+        now: Timestamp,
+        ids: &[QueueId],
+        filter: &mut dyn FnMut(&RecipientView) -> bool,
+    ) -> usize {
+        let mut slots: Vec<u32> = ids.iter().flat_map(|id| self.message_index.slots(*id)).collect();
+        slots.sort_unstable();
+        slots.dedup();
+        let views = self.views_of(slots).into_iter();
+        let chosen = views.filter(|(_, view)| act.applies_to(now, view.progress) && filter(view));
+        let chosen = chosen.map(|(slot, _)| slot).collect();
+        self.pick_recipients(AttemptPurpose::Action(act), chosen)
+    }
+
     /// Moves the chosen recipients out of their queues, to be returned by `next` with this purpose.
     /// Returns their number.
     pub(crate) fn pick_recipients(&mut self, purpose: AttemptPurpose, mut chosen: Vec<u32>) -> usize {
@@ -42,14 +60,22 @@ impl<R: Clone> Queues<R> {
         if chosen.is_empty() {
             return 0;
         }
+        let (mut has_ready, mut has_waiting) = (false, false);
         for &index in &chosen {
-            if self.recipients[index].stage == RecipientStage::Ready {
+            let stage = self.recipients[index].stage;
+            has_ready |= stage == RecipientStage::Ready;
+            has_waiting |= stage == RecipientStage::Waiting;
+            if stage == RecipientStage::Ready {
                 self.ready.remove(self.origin(index), 1);
             }
             self.set_stage(index, RecipientStage::Picked);
         }
-        self.waiting.retain(|index| self.recipients[index].stage != RecipientStage::Picked);
-        self.ready.retain(&mut self.recipients, |recipient| recipient.stage != RecipientStage::Picked);
+        if has_waiting {
+            self.waiting.retain(|index| self.recipients[index].stage != RecipientStage::Picked);
+        }
+        if has_ready {
+            self.ready.retain(&mut self.recipients, |recipient| recipient.stage != RecipientStage::Picked);
+        }
         chosen.sort_unstable_by_key(|&index| {
             let &QueuedRecipient { message, destination, attempts, ordinal, .. } = &self.recipients[index];
             (message, destination, attempts, ordinal)

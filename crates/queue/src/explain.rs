@@ -142,7 +142,7 @@ impl<R: Clone> Queues<R> {
 
     /// The views of these recipients, whose indexes ascend. The heap is only searched if one of them
     /// waits.
-    fn views_of(&self, indexes: Vec<u32>) -> Vec<(u32, RecipientView)> {
+    pub(crate) fn views_of(&self, indexes: Vec<u32>) -> Vec<(u32, RecipientView)> {
         let mut due = vec![Timestamp::default(); indexes.len()];
         let waits = |index: &&u32| self.recipients[**index].stage == RecipientStage::Waiting;
         if let (Some(_), Some(first), Some(last)) = (indexes.iter().find(waits), indexes.first(), indexes.last()) {

@@ -66,6 +66,21 @@ fn each_act_chooses_among_the_states_that_it_makes_sense_for() {
 }
 
 #[test]
+fn an_act_on_one_message_does_what_the_same_act_on_all_does_to_it() {
+    let acts = [OperatorAction::Hold, OperatorAction::Release, OperatorAction::Retry, OperatorAction::Remove];
+    for (act, sequence) in acts.into_iter().flat_map(|act| (1..=5).map(move |sequence| (act, sequence))) {
+        let ((mut by_id, _flying), (mut by_pass, _also_flying)) = (in_all_states(), in_all_states());
+        let twice = [id(sequence), id(sequence)];
+        let picked = by_id.queues.pick_message_recipients_for_action(act, NOW, &twice, &mut |_| true);
+        let expected = by_pass.queues.pick_recipients_for_action(act, NOW, &mut |entry| entry.id == id(sequence));
+        assert_eq!(picked, expected, "{act:?} {sequence}");
+        let acted = |harness: &mut Harness| harness.take_all().iter().map(|attempt| attempt.id).collect::<Vec<_>>();
+        assert_eq!(acted(&mut by_id), acted(&mut by_pass), "{act:?} {sequence}");
+        assert_eq!(by_id.queue(STANDARD).waiting, by_pass.queue(STANDARD).waiting, "{act:?} {sequence}");
+    }
+}
+
+#[test]
 fn what_is_held_stays_until_it_is_released_and_keeps_its_count_and_error() {
     let mut harness = harness();
     harness.admit_each(1..=2, "a.example");
