@@ -45,9 +45,9 @@ _TRAFFIC_MAX = 1.1
 _QUEUES = ((100_000, 10.0), (1_000_000, 60.0))  # messages, and the seconds within which they are adopted
 _ADOPTED_OCTETS = 1000
 _ADOPTED_DISK_OCTETS = 6 * 2 * _ADOPTED_OCTETS  # two nodes and three copies, with all that is beside a message
-_ADOPTED_MEMORY_MAX = 1.5e3  # for each message: what any queue of this length needs, and the work
+_ADOPTED_MEMORY_MAX = 2.0  # to that of the first node, which has the same queue
 _ADOPTION_SECONDS_MAX = 600
-_TAKEN_OVER = re.compile(r"took over a lane .*messages=(\d+) .*(?:took|seconds)=([\d.]+)")
+_TAKEN_OVER = re.compile(r"took over a lane\b.*messages=(\d+) .*(?:took|seconds)=([\d.]+)")
 
 
 class ClusterMailrace(Mailrace):
@@ -157,11 +157,11 @@ _SERVER, _EXAMPLES = ("nats-server", nats.is_installed), ("examples of crates/cl
 CLUSTER = Comparison(
     "Accepting with a second copy",
     {
-        "off": Side(functools.partial(Mailrace, concurrency=0), Load(60_000), MESSAGE_DISK_OCTETS),
-        "stub": CountingSide(_with_stub, Load(60_000), MESSAGE_DISK_OCTETS, needs=(_EXAMPLES,), read=_octets),
-        "servers": CountingSide(_with_servers, Load(60_000), 4 * MESSAGE_DISK_OCTETS, needs=(_SERVER,), read=_cpu_seconds),
+        "off": Side(functools.partial(Mailrace, concurrency=0), Load(40_000), MESSAGE_DISK_OCTETS),
+        "stub": CountingSide(_with_stub, Load(40_000), MESSAGE_DISK_OCTETS, needs=(_EXAMPLES,), read=_octets),
+        "servers": CountingSide(_with_servers, Load(30_000), 4 * MESSAGE_DISK_OCTETS, needs=(_SERVER,), read=_cpu_seconds),
         "publisher": CountingSide(
-            NatsAlone, Publisher(60_000), 3 * MESSAGE_DISK_OCTETS, needs=(_SERVER, _EXAMPLES), read=_cpu_seconds
+            NatsAlone, Publisher(40_000), 3 * MESSAGE_DISK_OCTETS, needs=(_SERVER, _EXAMPLES), read=_cpu_seconds
         ),
     },
     (
@@ -222,7 +222,8 @@ _ADOPT_NOTES = (
     "killed with kill -9 when its queue is complete; the other one has no mail of its own.",
     "Seconds are those that the second node logs, from the claim until all messages are in its queue. Before that it waits "
     "until the lease of the first one is over.",
-    "Memory is the most that the second node has resident meanwhile, and what it had before.",
+    "Memory is the most that the second node has resident meanwhile, what it had before, and what the first one had with the "
+    "same queue, before it was killed.",
 )
 
 
@@ -244,7 +245,7 @@ def _adopt(place, messages, seconds_max):
         _queue_load(messages).run(first.port)
         second.start()
         machine.settle()
-        before = second.resident_bytes()
+        before, owner = second.resident_bytes(), first.resident_bytes()
         first.kill()
         begin = time.monotonic()
         taken, took, peak = _await_adoption(second)
@@ -255,16 +256,15 @@ def _adopt(place, messages, seconds_max):
             one.stop()
     row = {
         "messages": f"{messages:,}", "seconds": f"{took:.1f}", "seconds since the kill": f"{total:.1f}",
-        "MB before": f"{before / 1e6:.0f}", "MB at most": f"{peak / 1e6:.0f}",
+        "MB of the first node": f"{owner / 1e6:.0f}", "MB before": f"{before / 1e6:.0f}", "MB at most": f"{peak / 1e6:.0f}",
     }  # fmt: skip
-    each = (peak - before) / messages
     return row, [
         (f"{messages:,} messages are adopted within {seconds_max:g} s", f"{took:.1f} s", took <= seconds_max),
         (f"{messages:,} messages: all are in the queue", f"{taken:,}", taken == messages),
         (
-            f"{messages:,} messages: resident memory for each at most {_ADOPTED_MEMORY_MAX:,.0f} octets",
-            f"{each:,.0f}",
-            each <= _ADOPTED_MEMORY_MAX,
+            f"{messages:,} messages: resident memory at most {_ADOPTED_MEMORY_MAX:g} times that of the first node",
+            f"{peak / owner:.2f}",
+            peak <= _ADOPTED_MEMORY_MAX * owner,
         ),
     ]
 

@@ -272,9 +272,9 @@ impl LaneRetention {
         self.messages.is_empty() && self.queued.is_empty()
     }
 
-    /// All messages that are not settled.
-    pub fn live(&self) -> impl Iterator<Item = QueueId> + '_ {
-        self.messages.keys().copied()
+    /// Whether a message is not settled by a stored batch.
+    pub fn is_live(&self, id: QueueId) -> bool {
+        self.messages.contains_key(&id)
     }
 
     /// The next action.

@@ -27,6 +27,9 @@ use crate::{LaneHandle, LaneStream, NodeEntry, NodeName};
 /// The pause before a lane is restored again after a failure.
 const RESTORE_RETRY_DELAY: Duration = Duration::from_secs(5);
 
+/// So many messages are handed to the scheduler at once.
+const ADMITTED_AT_ONCE: usize = 1000;
+
 /// What became of an attempt to adopt a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Adoption {
@@ -205,15 +208,13 @@ impl LaneRestoration {
         let path = shared.folders.create_adopted(lane)?;
         let replayed = self.restore(runtime, lane, &path)?;
         let Some(spool) = shared.spool.upgrade() else { return Ok(None) };
-        let live_messages = open_adopted(&spool, &path)?;
+        let count = open_adopted(shared, &spool, &path)?;
         // From here on it is as if it had always been here; all of it came from the stream.
         let marked = mark_copied(&path, self.spool_epoch.saturating_add(2)).and_then(|()| mark_finished(&path));
         if let Err(error) = marked {
             let text = "cannot mark an adopted lane as complete; the next start restores it again";
             shared.log(LogLevel::Warning, text, &[("folder", &path.display()), ("error", &error)]);
         }
-        let count = live_messages.len();
-        (shared.admit)(live_messages);
         Ok(Some((replayed, count)))
     }
 
@@ -228,9 +229,18 @@ impl LaneRestoration {
     }
 }
 
-fn open_adopted(spool: &Arc<Spool>, path: &Path) -> Result<Vec<LiveMessage>, ReplayFailure> {
-    let mut live_messages = Vec::new();
-    let adopted = spool.adopt(Arc::new(FolderDisk::open(path)?), &mut |live| live_messages.push(live));
+/// Opens a restored lane, and hands its messages on in parts. Returns their number.
+fn open_adopted(shared: &NodeShared, spool: &Arc<Spool>, path: &Path) -> Result<usize, ReplayFailure> {
+    let (mut count, mut part) = (0, Vec::new());
+    let mut take = |live: LiveMessage| {
+        count += 1;
+        part.push(live);
+        if part.len() == ADMITTED_AT_ONCE {
+            (shared.admit)(std::mem::take(&mut part));
+        }
+    };
+    let adopted = spool.adopt(Arc::new(FolderDisk::open(path)?), &mut take);
     adopted.map_err(RestoreError::from)?;
-    Ok(live_messages)
+    (shared.admit)(part);
+    Ok(count)
 }

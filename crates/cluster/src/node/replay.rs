@@ -45,7 +45,7 @@ pub(super) enum ReplayFailure {
 /// What a stream has.
 pub(super) struct ReplayedLane {
     pub(super) retention: LaneRetention,
-    /// The number of recipients of each live message.
+    /// The number of recipients of each live message; none of a lane that is restored.
     pub(super) recipients: HashMap<QueueId, u32>,
 }
 
@@ -132,7 +132,9 @@ impl<'a> ReplaySink<'a> {
             }
             ReplayEvent::BatchComplete(range) => {
                 let retained = std::mem::take(&mut self.retained);
-                self.note_recipients(&retained);
+                if self.restorer.is_none() {
+                    self.note_recipients(&retained);
+                }
                 self.retention.handle_stored(range, retained);
                 return self.write_batch();
             }
@@ -189,9 +191,8 @@ impl<'a> ReplaySink<'a> {
     }
 
     fn finish(mut self) -> ReplayedLane {
-        let live: HashMap<QueueId, u32> =
-            self.retention.live().filter_map(|id| Some((id, self.recipients.remove(&id)?))).collect();
-        ReplayedLane { retention: self.retention, recipients: live }
+        self.recipients.retain(|id, _| self.retention.is_live(*id));
+        ReplayedLane { retention: self.retention, recipients: self.recipients }
     }
 }
 

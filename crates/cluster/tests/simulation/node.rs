@@ -99,7 +99,9 @@ struct OwnerNode {
     batches: HashMap<BatchId, Vec<Submitted>>,
     /// It has the lane from its own disk.
     is_own: bool,
+    /// It has asked for a note that the lane is closed, and knows that there is one.
     is_closing: bool,
+    is_noted: bool,
 }
 
 /// What waits for a batch.
@@ -294,6 +296,7 @@ impl OwnerNode {
             live: disk.unwrap_or_default().live,
             batches: HashMap::new(),
             is_closing: false,
+            is_noted: false,
         }
     }
 
@@ -305,7 +308,10 @@ impl OwnerNode {
             Answer::Slot(sequence, slot) => self.owner.handle_slot(sequence, slot, now),
             Answer::Timeout => self.owner.handle_timeout(now),
             Answer::Work if self.is_claimed => self.work(context),
-            Answer::Told(_, Fact::Done) if self.is_closing => self.owner.release(),
+            Answer::Told(_, Fact::Done) if self.is_closing => {
+                self.is_noted = true;
+                self.owner.release();
+            }
             Answer::Work | Answer::Tail(_) | Answer::Renewed | Answer::Told(..) => {}
         }
     }
@@ -338,7 +344,7 @@ impl OwnerNode {
             OwnerAction::Failed { batch, .. } => self.withdraw(batch, context),
             OwnerAction::Fenced { .. } | OwnerAction::Lost { .. } => return std::ops::ControlFlow::Break(()),
             OwnerAction::Released => {
-                if self.is_closing {
+                if self.is_noted {
                     context.requests.push(Request::Ask(0, Question::DeleteStream));
                 }
                 return std::ops::ControlFlow::Break(());
