@@ -220,7 +220,7 @@ impl NodeShared {
                 if nodes.write(&self.parts.config.node, &self.entry()).await.is_ok() {
                     self.counters.set_round_trip(begin.elapsed());
                 }
-                if write % WRITES_PER_COUNT == 0
+                if write.is_multiple_of(WRITES_PER_COUNT)
                     && let Ok(alive) = nodes.list().await
                 {
                     self.counters.set_nodes(alive.len());
