@@ -45,8 +45,8 @@ use figures::NodeCounters;
 pub use figures::NodeFigures;
 use folders::LaneFolders;
 pub use requests::{AnswerRequest, NodeAnswers};
+pub use sharing::{CountFailedLogin, GrantDepartures, NodeSharing, SharingCallbacks};
 use sharing::{DepartureCounters, NodeMessages};
-pub use sharing::{NodeSharing, SharingCallbacks};
 pub use start::StartingNode;
 pub use usage::LimitUse;
 
