@@ -46,10 +46,6 @@ pub use self::upkeep::ReadMessage;
 /// How long nothing is done if the owner waits for nothing.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// Records that are kept before the first one that is needed. Servers of version 2.9.10 that were killed
-/// after a purge have been seen without the first record that they were to keep.
-const SPARE_RECORDS: u64 = 1;
-
 /// See the module.
 pub struct LaneTask {
     stream: LaneStream,
@@ -183,7 +179,7 @@ impl LaneTask {
         let stream = self.stream.clone();
         let purge = async move {
             // If it fails, the next one removes these records too.
-            drop(stream.purge_up_to(sequence.saturating_sub(SPARE_RECORDS)).await);
+            drop(stream.purge_up_to(sequence).await);
             Event::Purged
         };
         self.requests.push(purge.boxed());
