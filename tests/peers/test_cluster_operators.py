@@ -46,7 +46,8 @@ class ClusterOperators(ClusterCase):
         self.assertEqual({row["state"] for row in self.rows(first, "queue", "list")}, {"held"})
         # The node that does it says who asked.
         self.assertIn("on node second", first.log.read_text())
-        self.assertIn("3 recipients to be released", self.command(second, "queue", "release", "--all", "--node", "first"))
+        released = self.command(second, "queue", "release", "--all", "--node", "first")
+        self.assertIn("3 recipients to be released", released)
         await_that(lambda: "held" not in [row["state"] for row in self.rows(first, "queue", "list", "--node", "first")],
                    "released", first)  # fmt: skip
         self.assertEqual({row["state"] for row in self.rows(first, "queue", "list", "--node", "second")}, {"held"})

@@ -12,7 +12,7 @@ from cluster_case import ClusterCase
 from harness import Client, await_that
 from hosts import Host
 from outbound import text_message
-from peers.mailrace import LOGINS
+from peers.mailrace import LOGINS, listener
 
 _RATE = 10  # attempts in a second, of all nodes
 _MESSAGES = 60  # of each node
@@ -89,13 +89,13 @@ class ClusterLimits(ClusterCase):
 
     def guess(self, server, password):
         """The reply to a login with this password."""
-        with Client(server.port) as client:
+        with Client(server.ports["submission"]) as client:
             client.greet()
             words = base64.b64encode(f"\0alice\0{password}".encode()).decode()
             return client.say(f"AUTH PLAIN {words}").code
 
     def test_a_guess_on_one_node_counts_on_all(self):
-        nodes = self.start_both(LOGINS)
+        nodes = self.start_both(listener("submission") + LOGINS)
         for number in range(_FREE_FAILURES):
             self.assertEqual(self.guess(nodes[0], f"guess {number}"), 535)
         # Each further one has to wait longer.

@@ -47,8 +47,8 @@ use figures::NodeCounters;
 pub use figures::NodeFigures;
 use folders::LaneFolders;
 pub use requests::{AnswerRequest, NodeAnswers};
+pub use sharing::{CountFailedLogin, GrantDepartures, NodeSharing, SharingCallbacks};
 use sharing::{DepartureCounters, NodeMessages};
-pub use sharing::{NodeSharing, SharingCallbacks};
 pub use start::StartingNode;
 pub use usage::LimitUse;
 
@@ -229,7 +229,7 @@ impl NodeShared {
                 if nodes.write(&self.parts.config.node, &self.entry()).await.is_ok() {
                     self.counters.set_round_trip(begin.elapsed());
                 }
-                if write % WRITES_PER_COUNT == 0
+                if write.is_multiple_of(WRITES_PER_COUNT)
                     && let Ok(alive) = nodes.list().await
                 {
                     self.counters.set_nodes(alive.len());

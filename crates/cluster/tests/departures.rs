@@ -182,7 +182,11 @@ fn all_nodes_together_keep_to_the_rate_and_none_starves() {
             let own = departed.iter().filter(|(time, of)| *time > 50 * SECOND && *of == node).count();
             assert!(own >= 80, "seed {seed}: node {node} got {own} of about 95");
         }
+        // Before it there are the departures of all others, and those that the restarted node has forgotten.
         let longest = waits.iter().max().unwrap();
-        assert!(*longest <= 2 * SECOND + 4 * DELAY_MAX, "seed {seed}: a single message waited {longest} ns");
+        assert!(
+            *longest <= u64::from(BATCH) * INTERVAL * NODES as u64 + 4 * DELAY_MAX,
+            "seed {seed}: a single message waited {longest} ns"
+        );
     }
 }

@@ -56,8 +56,10 @@ impl ControlHandler {
         if node != Some(&here) {
             let question = NodeQuestion { by: format!("{caller} on node {here}"), request: line.clone() };
             let question = serde_json::to_vec(&question).map_err(io::Error::from)?;
-            let asked = cluster.ask(node, &question).map_err(ControlError::Refused)?;
-            answers.extend(asked.into_iter().map(|(node, answer)| node_answer(node, answer)));
+            match cluster.ask(node, &question) {
+                Ok(asked) => answers.extend(asked.into_iter().map(|(node, answer)| node_answer(node, answer))),
+                Err(why) => answers.push(unknown_nodes(&why)),
+            }
         }
         if node.is_none_or(|node| node == here) {
             let own = bounded_answer(|out| write_answer(self, &line, caller, out));
@@ -96,6 +98,11 @@ impl CurrentHandler {
             None => format!("no: {}\n", not_for_nodes()).into(),
         }
     }
+}
+
+/// What stands for nodes that nobody knows now: this one can still answer.
+fn unknown_nodes(why: &str) -> NodeAnswer {
+    NodeAnswer { node: "others".into(), answer: None, error: Some(format!("other nodes cannot be asked: {why}")) }
 }
 
 fn not_for_nodes() -> ControlError {

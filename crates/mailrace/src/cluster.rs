@@ -1,6 +1,8 @@
 //! Connects the node of a cluster with the rest of the server: it fences deliveries, answers operators,
 //! and ends the process when one of its lanes was taken over.
 
+mod figures;
+
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
 use std::process;
@@ -10,9 +12,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use cluster::departures::Departures;
-use cluster::{
-    ClusterNode, ClusterStep, NodeFigures, NodeName, NodeParts, NodeSharing, SharingCallbacks, StartingNode,
-};
+use cluster::{ClusterNode, ClusterStep, NodeName, NodeParts, NodeSharing, SharingCallbacks, StartingNode};
 use config::Config;
 use control::{ClusterFigures, ClusterOperator, CurrentHandler, LaneReport, NodeReplies, NodeReport};
 use credentials::FailedLogins;
@@ -245,7 +245,7 @@ impl ClusterOperator for RunningCluster {
     }
 
     fn figures(&self) -> ClusterFigures {
-        self.node.read().as_ref().map_or_else(ClusterFigures::default, |node| figures(&node.figures()))
+        self.node.read().as_ref().map_or_else(ClusterFigures::default, |node| figures::of_node(&node.figures()))
     }
 
     fn drain(&self) {
@@ -268,26 +268,5 @@ fn lane_report(lane: cluster::LaneReport) -> LaneReport {
         messages: status.map(|status| status.live_messages),
         bytes_waiting: status.map(|status| status.waiting_bytes),
         lease_ms: status.map(|status| u64::try_from(status.lease_left.as_millis()).unwrap_or(u64::MAX)),
-    }
-}
-
-fn figures(figures: &NodeFigures) -> ClusterFigures {
-    let NodeFigures { lanes_own, lanes_adopted, lanes_watched, sums, .. } = *figures;
-    ClusterFigures {
-        connected: figures.connected,
-        disconnections: figures.disconnections,
-        traffic: [("sent", figures.bytes_sent), ("received", figures.bytes_received)],
-        round_trip: figures.round_trip,
-        nodes: figures.nodes,
-        lanes: [("own", lanes_own), ("adopted", lanes_adopted), ("watched", lanes_watched)],
-        lanes_without_lease: figures.lanes_without_lease,
-        lease_left_min: figures.lease_left_min,
-        waiting_bytes: sums.waiting_bytes,
-        stored_bytes: sums.stored_bytes,
-        live_messages: sums.live_messages,
-        batches: [("stored", sums.batches_confirmed), ("failed", sums.batches_failed)],
-        publishes_failed: sums.publishes_failed,
-        takeovers: figures.takeovers,
-        departures: [("shared", figures.departures_shared), ("own part", figures.departures_own_part)],
     }
 }

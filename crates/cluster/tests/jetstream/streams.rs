@@ -127,6 +127,9 @@ async fn nodes_see_one_another_and_answer_requests() {
     let (abc, wait) = (Bytes::from_static(b"abc"), Duration::from_secs(5));
     let ask = async |node: &str| other.ask(&node.parse().unwrap(), abc.clone(), wait).await;
     assert_eq!(ask("one").await.unwrap(), "cba");
+    let large: Bytes = (0..700_000_u32).map(|number| number as u8).collect();
+    let answer = other.ask(&"one".parse().unwrap(), large.clone(), wait).await.unwrap();
+    assert!(answer.iter().rev().eq(&large), "an answer of several parts");
     assert!(ask("nobody").await.unwrap_err().to_string().contains("is not connected"));
 }
 

@@ -3,9 +3,10 @@
 //! | a node | what is shown |
 //! |---|---|
 //! | answers | its answer, below a line with its name |
-//! | refuses, does not answer, or is cut off | an error with its name, after the answers of the others; the exit code is that of a server that does not answer |
+//! | refuses, does not answer, or is cut off | an error with its name, after the answers of the others |
 //!
-//! If all nodes refuse, that is the answer.
+//! With such an error, the exit code is that of a server that does not answer. If all nodes refuse, that is
+//! the answer.
 
 use serde_json::Value;
 
