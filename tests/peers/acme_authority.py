@@ -1,7 +1,7 @@
 """A small authority that speaks ACME (RFC 8555): enough to issue a certificate by HTTP-01, and to misbehave.
 
 It believes signatures, but compares the key authorization with the key of the account, and checks nonces.
-The first good nonce is refused. tests/ecosystem/test_acme.py has a complete authority.
+The first good nonces are refused. tests/ecosystem/test_acme.py has a complete authority.
 """
 
 import base64
@@ -14,7 +14,7 @@ import subprocess
 import threading
 import urllib.request
 
-NONCES_REFUSED = 1
+NONCES_REFUSED = 4  # a request is repeated twice, and then the attempt
 
 
 def _decode(text):

@@ -37,6 +37,9 @@ use crate::settings::{AcmeSettings, CertificateNames, ChallengeMethod};
 /// waits, or when it says.
 const PATIENCE: RetryPolicy =
     RetryPolicy::new().initial_delay(Duration::from_millis(500)).backoff(1.5).timeout(Duration::from_secs(180));
+/// How often an attempt is repeated because the authority wants another nonce. Each request has been
+/// repeated twice by then; the next attempt goes on with the same order.
+const NONCE_RETRIES: usize = 3;
 /// What errors are called (RFC 8555 section 6.7).
 const ERROR_URN: &str = "urn:ietf:params:acme:error:";
 
@@ -101,13 +104,23 @@ impl Issuer<'_> {
     /// made anew.
     pub(crate) async fn obtain(&self, names: &CertificateNames) -> Result<Certificate, IssueError> {
         self.store().create().map_err(|error| self.files(error))?;
-        match self.attempt(names).await {
+        match self.attempt_with_any_nonce(names).await {
             Err(error) if error.is_problem("accountDoesNotExist") => {
                 self.store().remove_account();
-                self.attempt(names).await
+                self.attempt_with_any_nonce(names).await
             }
             attempted => attempted,
         }
+    }
+
+    async fn attempt_with_any_nonce(&self, names: &CertificateNames) -> Result<Certificate, IssueError> {
+        for _ in 0..NONCE_RETRIES {
+            match self.attempt(names).await {
+                Err(error) if error.is_problem("badNonce") => {}
+                attempted => return attempted,
+            }
+        }
+        self.attempt(names).await
     }
 
     async fn attempt(&self, names: &CertificateNames) -> Result<Certificate, IssueError> {

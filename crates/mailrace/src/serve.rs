@@ -100,6 +100,7 @@ pub fn run(loaded: &LoadedConfig, drain_only: bool) -> anyhow::Result<()> {
     let inputs = StartInputs { sockets, tls, secret, limits, launcher, orders, stop_server, drain_only };
     let mut running = start(loaded, inputs, log.clone())?;
     is_serving.store(true, Relaxed);
+    running.certificates.obtain(config, drain_only);
     announce(loaded, &running.workers.listeners(), &log);
     notify_manager(&manager, ServiceState::Ready, &log);
     if drain_only {
@@ -107,7 +108,6 @@ pub fn run(loaded: &LoadedConfig, drain_only: bool) -> anyhow::Result<()> {
     }
     // This runs while the thread waits for a command.
     runtime.spawn(certificates::watch(running.certificates.watch.clone(), log.clone()));
-    running.certificates.obtain(config, drain_only);
     loop {
         // The code of the start, or of a reload, is not needed for long.
         pages.release();
