@@ -96,7 +96,11 @@ pub fn run(loaded: &LoadedConfig, drain_only: bool) -> anyhow::Result<()> {
     let secret = logins::load_or_create_secret(config)?;
     let (reload_sender, mut reload_requests) = unbounded_channel();
     let stop_server = stop_order(command_sender.clone());
-    let orders = OperatorOrders { reload: reload_sender, drain: drain_order(command_sender.clone(), drain_only) };
+    let orders = OperatorOrders {
+        reload: reload_sender,
+        drain: drain_order(command_sender.clone(), drain_only),
+        redirects: open_redirects(config)?,
+    };
     let inputs = StartInputs { sockets, tls, secret, limits, launcher, orders, stop_server, drain_only };
     let mut running = start(loaded, inputs, log.clone())?;
     is_serving.store(true, Relaxed);
@@ -111,28 +115,9 @@ pub fn run(loaded: &LoadedConfig, drain_only: bool) -> anyhow::Result<()> {
     loop {
         // The code of the start, or of a reload, is not needed for long.
         pages.release();
-        match runtime.block_on(next_command(&mut commands, &mut reload_requests)) {
-            ServerCommand::Stop => break,
-            ServerCommand::StopDrained { held } => {
-                log_drained(held, &log);
-                break;
-            }
-            ServerCommand::Drain { within } => begin_drain(&running, &runtime, within, &command_sender, &log),
-            ServerCommand::StopIdle { left } => {
-                let text = "nothing else can be delivered before the time for it is over";
-                log.event(LogLevel::Info, text, &[("messages", &left)]);
-                break;
-            }
-            ServerCommand::OpenLog => reopen(&log),
-            ServerCommand::Reload(request) => {
-                if request.is_none() {
-                    reopen(&log);
-                }
-                notify_manager(&manager, ServiceState::reloading(), &log);
-                let answer = running.reload();
-                notify_manager(&manager, ServiceState::Ready, &log);
-                request.into_iter().for_each(|order| order.reply(answer.clone()));
-            }
+        let command = runtime.block_on(next_command(&mut commands, &mut reload_requests));
+        if !carry_out(command, &mut running, &runtime, &command_sender, &manager, &log) {
+            break;
         }
     }
     // Callers that wait for a reload learn that there is no answer.
@@ -149,6 +134,41 @@ pub fn run(loaded: &LoadedConfig, drain_only: bool) -> anyhow::Result<()> {
         }
         _ => Ok(()),
     }
+}
+
+/// Carries out a command; false: the server is to stop.
+fn carry_out(
+    command: ServerCommand,
+    running: &mut RunningServer,
+    runtime: &Runtime,
+    commands: &UnboundedSender<ServerCommand>,
+    manager: &ServiceManager,
+    log: &Log,
+) -> bool {
+    match command {
+        ServerCommand::Stop => return false,
+        ServerCommand::StopDrained { held } => {
+            log_drained(held, log);
+            return false;
+        }
+        ServerCommand::StopIdle { left } => {
+            let text = "nothing else can be delivered before the time for it is over";
+            log.event(LogLevel::Info, text, &[("messages", &left)]);
+            return false;
+        }
+        ServerCommand::Drain { within } => begin_drain(running, runtime, within, commands, log),
+        ServerCommand::OpenLog => reopen(log),
+        ServerCommand::Reload(request) => {
+            if request.is_none() {
+                reopen(log);
+            }
+            notify_manager(manager, ServiceState::reloading(), log);
+            let answer = running.reload();
+            notify_manager(manager, ServiceState::Ready, log);
+            request.into_iter().for_each(|order| order.reply(answer.clone()));
+        }
+    }
+    true
 }
 
 fn log_doubts(doubts: &[String], log: &Log) {
@@ -329,6 +349,7 @@ struct StartInputs {
 struct OperatorOrders {
     reload: ReloadSender,
     drain: DrainSender,
+    redirects: Arc<RedirectStore>,
 }
 
 /// Starts the control socket, and what answers the same requests by HTTP and of other nodes.
@@ -378,21 +399,14 @@ fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::R
         explainer,
         chosen,
     } = ServerParts::build(config, tables, secret, limits, None, collector.as_ref(), &log)?;
-    let redirects = open_redirects(config)?;
-    let inputs = FlowInputs {
-        limits,
-        launcher,
-        reports: collector.as_ref(),
-        redirects: redirects.redirects(),
-        drain_only,
-        stop_server,
-    };
+    let (reports, redirects) = (collector.as_ref(), orders.redirects.redirects());
+    let inputs = FlowInputs { limits, launcher, reports, redirects, drain_only, stop_server };
     let StartedFlow { spool, flow, scheduler, outcome_counters, cluster } =
         start_flow(config, dispatcher, &queues, inputs, &log)?;
     let monitor = monitor(config, scheduler.clone(), log.clone());
     let intake = Arc::new(intake_context::create(config, intake, spool, monitor.handle(), log.clone()));
     let gauges = monitor.start(config.load.every)?;
-    let control_context = control_context((scheduler, outcome_counters), (orders, redirects), &cluster, &log);
+    let control_context = control_context((scheduler, outcome_counters), orders, &cluster, &log);
     let rules = access_rules.clone();
     let control_parts =
         from_config::control_parts(loaded, explainer, intake.clone(), &retrieval, rules, &tables, &dnsbl_lists);
@@ -410,8 +424,7 @@ fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::R
         secret,
         commit_notifiers: &commit_notifiers,
     };
-    let notifier_tasks = commit_notifiers.iter().map(|notifier| notifier.clone().run());
-    let workers = SessionWorkers::start(parts.listeners(config, sockets), notifier_tasks, &log)?;
+    let workers = start_workers(&parts, config, sockets, &log)?;
     Ok(RunningServer {
         drain_only,
         loaded: loaded.clone(),
@@ -438,6 +451,17 @@ fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::R
         certificates: tls,
         log,
     })
+}
+
+/// Starts the threads that run sessions, with the listeners of a configuration.
+fn start_workers(
+    parts: &SessionParts<'_>,
+    config: &Config,
+    sockets: Vec<Arc<ListenerSocket>>,
+    log: &Arc<Log>,
+) -> io::Result<SessionWorkers> {
+    let notifier_tasks = parts.commit_notifiers.iter().map(|notifier| notifier.clone().run());
+    SessionWorkers::start(parts.listeners(config, sockets), notifier_tasks, log)
 }
 
 /// Sends reports to the owners of other domains.
@@ -472,7 +496,7 @@ fn start_drop_scanner(
 /// What handlers of operators' requests share.
 fn control_context(
     (scheduler, outcome_counters): (SchedulerHandle, Arc<OutcomeCounters>),
-    (orders, redirects): (OperatorOrders, Arc<RedirectStore>),
+    orders: OperatorOrders,
     cluster: &Option<Arc<RunningCluster>>,
     log: &Arc<Log>,
 ) -> SharedControlState {
@@ -485,7 +509,7 @@ fn control_context(
         log,
         outcome_counters,
         reload_sender: orders.reload,
-        redirects,
+        redirects: orders.redirects,
         config_checker: check::check_text,
         drain_sender: orders.drain,
         cluster,
