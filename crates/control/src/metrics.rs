@@ -446,6 +446,26 @@ mod tests {
         }
     }
 
+    fn cluster_figures() -> ClusterFigures {
+        ClusterFigures {
+            connected: true,
+            disconnections: 1,
+            traffic: [("sent", 12_000), ("received", 3000)],
+            round_trip: Some(std::time::Duration::from_micros(1500)),
+            nodes: 3,
+            lanes: [("own", 1), ("adopted", 2), ("watched", 4)],
+            lanes_without_lease: 1,
+            lease_left_min: None,
+            waiting_bytes: 600,
+            stored_bytes: 7000,
+            live_messages: 8,
+            batches: [("stored", 9), ("failed", 1)],
+            publishes_failed: 2,
+            takeovers: 2,
+            departures: [("shared", 40), ("own part", 5)],
+        }
+    }
+
     #[test]
     fn the_text_is_what_prometheus_reads() {
         let mut queues = sample::queues().queues;
@@ -499,23 +519,7 @@ mod tests {
             relaxed_durability: true,
             commit_micros: Histogram::default(),
             spool: stats(),
-            cluster: Some(ClusterFigures {
-                connected: true,
-                disconnections: 1,
-                traffic: [("sent", 12_000), ("received", 3000)],
-                round_trip: Some(std::time::Duration::from_micros(1500)),
-                nodes: 3,
-                lanes: [("own", 1), ("adopted", 2), ("watched", 4)],
-                lanes_without_lease: 1,
-                lease_left_min: None,
-                waiting_bytes: 600,
-                stored_bytes: 7000,
-                live_messages: 8,
-                batches: [("stored", 9), ("failed", 1)],
-                publishes_failed: 2,
-                takeovers: 2,
-                departures: [("shared", 40), ("own part", 5)],
-            }),
+            cluster: Some(cluster_figures()),
             tables: Vec::new(),
         };
         insta::assert_snapshot!(render(&snapshot));
