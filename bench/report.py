@@ -134,7 +134,7 @@ class Report:
             "cases": [_without_none(label=case.label, value=case.value, rounds=[_runs(r) for r in case.rounds])
                       for case in self.cases],
             "comparisons": [self._comparison(target) for target in comparisons],
-            "checks": [{"aim": aim, "measured": measured, "is_met": met}
+            "checks": [_without_none(aim=aim, measured=measured, is_met=met)
                        for aim, measured, met in [*map(self._verdict, others), *self.checks]],
             "charts": [_chart(chart) for chart in self.charts],
             "tables": [_table(title, rows) for title, rows in self.tables.items()],

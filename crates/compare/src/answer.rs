@@ -58,11 +58,13 @@ fn at(file: &ResultFile, what: &str, case: &str) -> String {
 }
 
 fn of_checks(file: &ResultFile) -> Option<String> {
-    let met = file.checks.iter().filter(|check| check.is_met).count();
-    match &file.checks[..] {
-        [] => None,
-        [check] => Some(format!("{}: {}.", check.aim, check.measured)),
-        checks => Some(format!("{met} of {} checks were met.", checks.len())),
+    let verdicts: Vec<bool> = file.checks.iter().filter_map(|check| check.is_met).collect();
+    let met = verdicts.iter().filter(|is_met| **is_met).count();
+    match (&file.checks[..], verdicts.len()) {
+        ([], _) => None,
+        ([check], _) => Some(format!("{}: {}.", check.aim, check.measured)),
+        (_, 0) => None,
+        (_, count) => Some(format!("{met} of {count} checks were met.")),
     }
 }
 

@@ -217,16 +217,17 @@ pub struct Comparison {
     pub is_met: Option<bool>,
 }
 
-/// Something that was checked besides the ratios.
+/// Something that was checked, or only measured, besides the ratios.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Check {
-    /// What should be so, for people.
+    /// What should be so, or what was measured without an aim, for people.
     pub aim: String,
     /// What was found, for people.
     pub measured: String,
-    /// Whether it is so.
-    pub is_met: bool,
+    /// Whether it is so; None without an aim.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub is_met: Option<bool>,
 }
 
 /// Curves in one chart.

@@ -107,7 +107,8 @@ fn result() -> impl Strategy<Value = ResultFile> {
     let texts = (name(), text(), option::of(text()), option::of(text()), text(), text(), text(), option::of(text()));
     let table = (text(), vec(text(), 0..3), vec(vec(text(), 0..4), 0..3));
     let table = table.prop_map(|(title, columns, rows)| Table { title, columns, rows });
-    let check = (text(), text(), any::<bool>()).prop_map(|(aim, measured, is_met)| Check { aim, measured, is_met });
+    let check =
+        (text(), text(), any::<Option<bool>>()).prop_map(|(aim, measured, is_met)| Check { aim, measured, is_met });
     let property = (name(), text()).prop_map(|(name, value)| Property { name, value });
     let parts = (vec(case(), 0..4), vec(comparison(), 0..6), vec(chart(), 0..2), vec(table, 0..2), vec(check, 0..2));
     let rest = (vec(system(), 0..3), vec(property, 0..3), vec(text(), 0..2), option::of(figure()), any::<bool>());

@@ -46,7 +46,7 @@ pub(super) fn heading(file: &ResultFile) -> &str {
 /// How many aims and checks there are, and how many were met.
 pub(super) fn draw_aims(html: &mut Html, file: &ResultFile) {
     let aims = file.comparisons.iter().filter_map(|comparison| comparison.is_met);
-    let aims: Vec<bool> = aims.chain(file.checks.iter().map(|check| check.is_met)).collect();
+    let aims: Vec<bool> = aims.chain(file.checks.iter().filter_map(|check| check.is_met)).collect();
     let met = aims.iter().filter(|is_met| **is_met).count();
     match aims.len() {
         0 => {}

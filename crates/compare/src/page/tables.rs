@@ -77,9 +77,10 @@ pub(super) fn ratios(file: &ResultFile) -> Grid {
 
 /// What was checked besides.
 pub(super) fn checks(file: &ResultFile) -> Grid {
-    let rows = file.checks.iter().map(|check| {
-        vec![Cell::Text(check.aim.clone()), Cell::Text(check.measured.clone()), Cell::aim(Some(check.is_met))]
-    });
+    let rows = file
+        .checks
+        .iter()
+        .map(|check| vec![Cell::Text(check.aim.clone()), Cell::Text(check.measured.clone()), Cell::aim(check.is_met)]);
     let heads = vec![Head::text("Aim"), Head::text("Measured"), Head::text("")];
     Grid { label: "Checks".to_owned(), class: "checks", heads, rows: rows.collect() }
 }

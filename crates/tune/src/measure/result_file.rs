@@ -28,7 +28,7 @@ pub fn measurement_file(measurement: &Measurement, description: &Description) ->
         checks: vec![Check {
             aim: format!("{} against itself shows no effect", plan.before),
             measured: measurement.control.effect().map_or_else(|| "nothing".to_owned(), |effect| effect.to_string()),
-            is_met: measurement.is_trusted(),
+            is_met: Some(measurement.is_trusted()),
         }],
         ..description.file("measure", title, answer)
     }
