@@ -12,11 +12,10 @@ use std::path::Path;
 use super::Conversion;
 use super::access_table::{self, AccessAction, AccessSubject, AccessTableContent, PatternLines, group_by_action};
 use super::dnsbl::PostfixDnsbl;
-use super::listeners::quoted_networks;
 use super::logins::OTHER_SENDER_CHECKS;
 use super::lookups::MapRef;
 use super::map_text::TableUse;
-use super::networks::IpNet;
+use super::networks::{IpNet, quoted_networks};
 use super::restrictions::{ClientKind, LISTS, Restriction, RestrictionLists};
 use super::words::{braced, list};
 

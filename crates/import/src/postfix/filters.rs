@@ -16,7 +16,7 @@ use super::access::ConvertedRestriction;
 use super::config_draft::{TomlSection, quoted, quoted_list};
 use super::delivery_methods::DeliveryMethod;
 use super::inbound_services::InboundService;
-use super::listeners::quoted_networks;
+use super::networks::quoted_networks;
 use super::restrictions::{ClientKind, Restriction, RestrictionLists};
 use super::transport_target::TransportTarget;
 use super::words::{definition_list, duration_seconds, list};

@@ -4,7 +4,7 @@ use mail::Address;
 
 use super::Conversion;
 use super::config_draft::{TomlSection, quoted};
-use super::listeners::quoted_networks;
+use super::networks::quoted_networks;
 use super::words::duration_seconds;
 
 /// The kind of a parameter's value.

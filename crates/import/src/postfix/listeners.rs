@@ -5,10 +5,10 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
 use super::Conversion;
-use super::config_draft::{TomlSection, quoted, quoted_list};
+use super::config_draft::{TomlSection, quoted};
 use super::inbound_services::{self, InboundService, TlsLevel};
 use super::master_cf::Service;
-use super::networks::IpNet;
+use super::networks::{IpNet, quoted_networks};
 use super::restrictions::ClientKind;
 use super::words::duration_seconds;
 
@@ -297,10 +297,4 @@ impl Conversion<'_> {
             self.draft.add_behavior_change(format!("{alarm}, for {what}."));
         }
     }
-}
-
-/// Networks in TOML.
-pub(super) fn quoted_networks(networks: &[IpNet]) -> String {
-    let texts: Vec<String> = networks.iter().map(ToString::to_string).collect();
-    quoted_list(texts.iter().map(String::as_str))
 }

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 
 use super::Conversion;
-use super::config_draft::quoted;
+use super::config_draft::{quoted, quoted_list};
 use super::lookups::MapRef;
 use super::words::list;
 use mail::Network;
@@ -75,6 +75,12 @@ impl fmt::Display for IpNet {
         };
         write!(f, "{base}/{}", self.prefix)
     }
+}
+
+/// Networks in TOML.
+pub(super) fn quoted_networks(networks: &[IpNet]) -> String {
+    let texts: Vec<String> = networks.iter().map(ToString::to_string).collect();
+    quoted_list(texts.iter().map(String::as_str))
 }
 
 /// The intersection.

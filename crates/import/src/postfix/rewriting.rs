@@ -5,8 +5,8 @@ use mail::Address;
 use super::Conversion;
 use super::config_draft::{quoted, quoted_list};
 use super::inbound_services::common_relay_networks;
-use super::listeners::quoted_networks;
 use super::map_text::{TableUse, target};
+use super::networks::quoted_networks;
 use super::words::list;
 
 /// Tables of addresses, their classes, and the keys for both.

@@ -6,9 +6,8 @@ use super::Conversion;
 use super::access::{ImportedRule, LIST_NAMES, NameCondition, RuleCondition};
 use super::access_table::{self, AccessAction, AccessSubject, AccessTableContent, group_by_action};
 use super::config_draft::{TomlSection, quoted};
-use super::listeners::quoted_networks;
 use super::lookups::{MapRef, file_name};
-use super::networks::IpNet;
+use super::networks::{IpNet, quoted_networks};
 use super::words::list;
 
 /// The source of a rule.
