@@ -213,6 +213,14 @@ pub struct SessionInfo<'a> {
     pub findings: &'a [Finding],
 }
 
+impl<'a> SessionInfo<'a> {
+    /// The author that a user names by MAIL AUTH= (RFC 4954 section 5). Others could name anybody.
+    pub fn asserted_author(&self) -> Option<&'a str> {
+        let mail = self.mail.filter(|_| matches!(self.submitter, Submitter::User(_)));
+        mail.and_then(|mail| mail.auth.as_deref())
+    }
+}
+
 /// The answer of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verdict {

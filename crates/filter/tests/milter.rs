@@ -106,6 +106,7 @@ fn settings(address: &str) -> MilterSettings {
         message_time_max: Duration::from_secs(5),
         connections_max: 10,
         reuses_connections: true,
+        sends_ahead: true,
         daemon_name: None,
     }
 }

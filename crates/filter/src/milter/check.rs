@@ -229,8 +229,13 @@ impl MilterCheck {
 
     async fn send_message(&mut self, session: &SessionInfo<'_>, message: &mut dyn CheckedMessage) -> Answered {
         let MilterCheck { milter, connection, client_name, .. } = self;
-        let Some(connection) = connection else { return Err(MilterFailure::Closed) };
-        send(connection, message, &macros(milter, session, client_name.as_ref(), None)).await
+        let Some(open) = connection else { return Err(MilterFailure::Closed) };
+        let answered = send(open, message, &macros(milter, session, client_name.as_ref(), None)).await;
+        // An answer to a part that others had followed ended it.
+        if open.client().is_none_or(|client| client.is_closed()) {
+            *connection = None;
+        }
+        answered
     }
 
     async fn ask(
@@ -337,12 +342,11 @@ fn macros<'a>(
     client_name: Option<&'a ReverseName>,
     refusal: Option<&'a Reply>,
 ) -> SessionMacros<'a> {
-    let client_address = client_address(session).map_or_else(|| UNKNOWN.to_owned(), |address| address.to_string());
     SessionMacros {
         milter,
         session,
         client_name: client_name.unwrap_or(&ReverseName::Unanswered),
-        client_address,
+        client_address: client_address(session),
         refusal,
     }
 }

@@ -1,5 +1,9 @@
 //! A connection of one session to a milter: sends commands, and waits for answers with a limit on the
 //! time. When it is dropped, the milter is told, and the connection may serve the next session.
+//!
+//! Parts of a message are sent ahead of the answers to earlier parts: a series costs one write, one wait
+//! and one read instead of one for each. The milter sees the same commands in the same order. One that
+//! answers early, or fails in a series, gets the following messages one command at a time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,6 +19,9 @@ use crate::service::{PooledConnection, ServiceStream};
 /// Commands without answers wait for others up to this size.
 const OUTPUT_OCTETS_MAX: usize = 64 << 10;
 const INPUT_OCTETS: usize = 4 << 10;
+/// Commands that are sent ahead of their answers. The answers must fit into the buffers of sockets, so that
+/// neither side waits for the other one to read.
+const UNANSWERED_MAX: usize = 64;
 
 pub(super) struct MilterConnection {
     milter: Arc<Milter>,
@@ -59,10 +66,42 @@ impl MilterConnection {
         if open.client.send(command, macros) {
             return open.answer(time_max).await;
         }
-        if open.client.output().len() > OUTPUT_OCTETS_MAX {
-            timeout(time_max, open.send()).await.map_err(|_| MilterFailure::NoAnswer)??;
-        }
+        open.send_if_large(time_max).await?;
         Ok(MilterAnswer::Continue)
+    }
+
+    /// Sends a command, and perhaps leaves its answer to later calls: the answer here may be that to an
+    /// earlier command. Only [`MilterConnection::settle`] must follow what is sent so.
+    pub(super) async fn send_ahead(
+        &mut self,
+        command: &MilterCommand<'_>,
+        macros: &dyn MacroValues,
+    ) -> Result<MilterAnswer, MilterFailure> {
+        let Some(open) = &mut self.open else { return Err(MilterFailure::Closed) };
+        if !self.milter.sends_ahead() || !open.client.takes_commands_ahead() {
+            return self.ask(command, macros).await;
+        }
+        open.client.send(command, macros);
+        if open.client.unanswered() == 0 {
+            open.send_if_large(self.milter.settings.command_time_max).await?;
+            return Ok(MilterAnswer::Continue);
+        }
+        if open.client.unanswered() < UNANSWERED_MAX && open.client.output().len() <= OUTPUT_OCTETS_MAX {
+            return Ok(MilterAnswer::Continue);
+        }
+        self.settle().await
+    }
+
+    /// Waits for the answers to all commands that were sent ahead. The answer is the first that is not to
+    /// continue.
+    pub(super) async fn settle(&mut self) -> Result<MilterAnswer, MilterFailure> {
+        let Some(open) = &mut self.open else { return Err(MilterFailure::Closed) };
+        let is_series = open.client.unanswered() > 1;
+        let settled = open.answers(self.milter.settings.command_time_max).await;
+        if is_series && settled.as_ref().map_or(true, |_| open.client.is_closed()) {
+            self.milter.stop_sending_ahead();
+        }
+        settled
     }
 
     /// The machine.
@@ -85,6 +124,16 @@ impl OpenConnection {
         }
     }
 
+    async fn answers(&mut self, time_max: Duration) -> Result<MilterAnswer, MilterFailure> {
+        while self.client.unanswered() > 0 {
+            let answer = self.answer(time_max).await?;
+            if answer != MilterAnswer::Continue {
+                return Ok(answer);
+            }
+        }
+        Ok(MilterAnswer::Continue)
+    }
+
     async fn event(&mut self) -> Result<MilterEvent, MilterFailure> {
         self.send().await?;
         let mut input = Vec::with_capacity(INPUT_OCTETS);
@@ -98,6 +147,13 @@ impl OpenConnection {
             self.client.handle_input(&input);
             input.clear();
         }
+    }
+
+    async fn send_if_large(&mut self, time_max: Duration) -> Result<(), MilterFailure> {
+        if self.client.output().len() > OUTPUT_OCTETS_MAX {
+            timeout(time_max, self.send()).await.map_err(|_| MilterFailure::NoAnswer)??;
+        }
+        Ok(())
     }
 
     async fn send(&mut self) -> Result<(), MilterFailure> {

@@ -1,5 +1,7 @@
 //! A complete message as a milter gets it: fields, body, end. The Received field of this server is
 //! not shown, as in Sendmail and Postfix; all other fields before the content are.
+//!
+//! Only the end waits for all answers before it: what a milter does then may leave its process.
 
 use protocol::milter::{BODY_CHUNK_OCTETS_MAX, MacroValues, MilterAnswer, MilterCommand, MilterStep};
 
@@ -21,11 +23,15 @@ pub(super) async fn send(
     if answer != MilterAnswer::Continue {
         return Ok(answer);
     }
-    let answer = connection.ask(&MilterCommand::EndOfHeader, macros).await?;
+    let answer = connection.send_ahead(&MilterCommand::EndOfHeader, macros).await?;
     if answer != MilterAnswer::Continue {
         return Ok(answer);
     }
     let answer = send_body(connection, message, header.len() as u64, macros).await?;
+    if answer != MilterAnswer::Continue {
+        return Ok(answer);
+    }
+    let answer = connection.settle().await?;
     if answer != MilterAnswer::Continue {
         return Ok(answer);
     }
@@ -45,7 +51,7 @@ async fn send_fields(
         // What has no colon is no field, but was let in as one.
         let Some(colon) = field.iter().position(|octet| *octet == b':') else { continue };
         let command = MilterCommand::Header { name: field[..colon].trim_ascii_end(), value: &field[colon + 1..] };
-        let answer = connection.ask(&command, macros).await?;
+        let answer = connection.send_ahead(&command, macros).await?;
         if answer != MilterAnswer::Continue {
             return Ok(answer);
         }
@@ -71,7 +77,7 @@ async fn send_body(
         if chunk.is_empty() {
             break;
         }
-        let answer = connection.ask(&MilterCommand::Body(chunk), macros).await?;
+        let answer = connection.send_ahead(&MilterCommand::Body(chunk), macros).await?;
         if answer != MilterAnswer::Continue {
             return Ok(answer);
         }

@@ -54,6 +54,16 @@ pub(super) fn push_frame(out: &mut Vec<u8>, code: u8, write: impl FnOnce(&mut Ve
 
 /// Appends a string with its final NUL. A NUL inside would end it, and is left out.
 pub(super) fn push_string(out: &mut Vec<u8>, text: &[u8]) {
-    out.extend(text.iter().copied().filter(|octet| *octet != 0));
+    push_pieces(out, text, memchr::memchr_iter(0, text));
     out.push(0);
+}
+
+/// Appends a text without the octets at these places, which are in ascending order.
+pub(super) fn push_pieces(out: &mut Vec<u8>, text: &[u8], left_out: impl Iterator<Item = usize>) {
+    let mut start = 0;
+    for place in left_out {
+        out.extend_from_slice(&text[start..place]);
+        start = place + 1;
+    }
+    out.extend_from_slice(&text[start..]);
 }

@@ -1,6 +1,8 @@
 //! Sessions with a scripted milter, with its answers whole and split at every octet; and what hostile
 //! milters send.
 
+use std::borrow::Cow;
+
 use mail::{EnhancedCode, Reply};
 
 use super::frame::{push_frame, push_string};
@@ -10,10 +12,10 @@ use super::*;
 struct Macros;
 
 impl MacroValues for Macros {
-    fn value(&self, name: &str) -> Option<String> {
+    fn value(&self, name: &str) -> Option<Cow<'_, str>> {
         match name {
-            "i" => Some("4WxYz".to_owned()),
-            "{client_addr}" => Some("192.0.2.1".to_owned()),
+            "i" => Some("4WxYz".into()),
+            "{client_addr}" => Some("192.0.2.1".into()),
             _ => None,
         }
     }
