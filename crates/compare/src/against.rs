@@ -171,6 +171,10 @@ fn warnings(new: &ResultFile, old: &ResultFile) -> Vec<String> {
     if new.is_trial || old.is_trial {
         warnings.push("One of them is a trial, which is too short to be compared".to_owned());
     }
+    if new.reduced != old.reduced {
+        let named = |file: &ResultFile| file.reduced.clone().unwrap_or_else(|| "complete".to_owned());
+        warnings.push(format!("They are reduced differently: {} (new), {} (old)", named(new), named(old)));
+    }
     let mut alone = Vec::new();
     alone.extend(names_alone(new, old).map(|name| format!("{name} (new)")));
     alone.extend(names_alone(old, new).map(|name| format!("{name} (old)")));
