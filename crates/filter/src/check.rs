@@ -164,6 +164,11 @@ pub trait CheckedMessage: Send {
     /// hand, empty at the end. Never waits for the client, but perhaps for the disk.
     fn read_content(&mut self, position: u64) -> ContentFuture<'_>;
 
+    /// Reserves this much memory for a new content, until the message ends. False: there is too little now.
+    fn reserve_memory(&mut self, _octets: usize) -> bool {
+        true
+    }
+
     /// Applies an edit.
     fn edit(&mut self, edit: Edit) -> Pin<Box<dyn Future<Output = Result<(), Reply>> + Send + '_>>;
 }

@@ -12,7 +12,7 @@
 //! | [`MilterSettings::connect_time_max`], [`MilterSettings::command_time_max`], [`MilterSettings::message_time_max`] | failure |
 //! | [`PROGRESS_TIME_MAX`], however often the milter reports progress | failure |
 //! | `MilterLimits`: changes, their size, the size of a new body | failure |
-//! | [`HEADER_OCTETS_MAX`] | failure |
+//! | [`HEADER_OCTETS_MAX`](crate::header::HEADER_OCTETS_MAX) | failure |
 
 mod check;
 mod connection;
@@ -38,8 +38,6 @@ use crate::stage::{Stage, Stages};
 /// How long a milter may put off an answer by reporting progress: as long as clients wait for the
 /// reply to a message (RFC 5321 section 4.5.3.2.6).
 pub const PROGRESS_TIME_MAX: Duration = Duration::from_secs(600);
-/// A message with a longer header is not passed to milters.
-pub const HEADER_OCTETS_MAX: usize = 1 << 20;
 
 /// A milter in the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -102,7 +100,9 @@ impl Milter {
     /// The milter gets one command at a time from now on.
     fn stop_sending_ahead(&self) {
         if self.sends_ahead.swap(false, Ordering::Relaxed) {
-            self.log(format_args!("gets one command at a time from now on, since it answered before the end of a message"));
+            self.log(format_args!(
+                "gets one command at a time from now on, since it answered before the end of a message"
+            ));
         }
     }
 

@@ -14,6 +14,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::failure::MilterFailure;
 use super::{Milter, PROGRESS_TIME_MAX};
+use crate::check::CheckedMessage;
 use crate::service::{PooledConnection, ServiceStream};
 
 /// Commands without answers wait for others up to this size.
@@ -44,7 +45,7 @@ impl MilterConnection {
             let client = state.unwrap_or_else(|| MilterClient::new(milter.limits));
             let mut open = OpenConnection { stream, permit, client };
             if is_new {
-                open.event().await?;
+                open.event(None).await?;
             }
             Ok(MilterConnection { milter: milter.clone(), open: Some(open) })
         });
@@ -57,17 +58,26 @@ impl MilterConnection {
         command: &MilterCommand<'_>,
         macros: &dyn MacroValues,
     ) -> Result<MilterAnswer, MilterFailure> {
-        let settings = &self.milter.settings;
-        let time_max = match command {
-            MilterCommand::EndOfBody => settings.message_time_max,
-            _ => settings.command_time_max,
-        };
+        let time_max = self.milter.settings.command_time_max;
         let Some(open) = &mut self.open else { return Err(MilterFailure::Closed) };
         if open.client.send(command, macros) {
-            return open.answer(time_max).await;
+            return open.answer(time_max, None).await;
         }
         open.send_if_large(time_max).await?;
         Ok(MilterAnswer::Continue)
+    }
+
+    /// Sends the end of the message, and waits for the changes and the answer. The new body uses memory of the
+    /// message.
+    pub(super) async fn ask_about_message(
+        &mut self,
+        message: &mut dyn CheckedMessage,
+        macros: &dyn MacroValues,
+    ) -> Result<MilterAnswer, MilterFailure> {
+        let Some(open) = &mut self.open else { return Err(MilterFailure::Closed) };
+        open.client.send(&MilterCommand::EndOfBody, macros);
+        let mut memory = MessageMemory { message, reserved: 0 };
+        open.answer(self.milter.settings.message_time_max, Some(&mut memory)).await
     }
 
     /// Sends a command, and perhaps leaves its answer to later calls: the answer here may be that to an
@@ -111,11 +121,17 @@ impl MilterConnection {
 }
 
 impl OpenConnection {
-    async fn answer(&mut self, time_max: Duration) -> Result<MilterAnswer, MilterFailure> {
+    async fn answer(
+        &mut self,
+        time_max: Duration,
+        mut memory: Option<&mut MessageMemory<'_>>,
+    ) -> Result<MilterAnswer, MilterFailure> {
         let last = Instant::now() + PROGRESS_TIME_MAX.max(time_max);
         loop {
             let deadline = last.min(Instant::now() + time_max);
-            let event = timeout_at(deadline, self.event()).await.map_err(|_| MilterFailure::NoAnswer)??;
+            let event = timeout_at(deadline, self.event(memory.as_deref_mut()))
+                .await
+                .map_err(|_| MilterFailure::NoAnswer)??;
             match event {
                 MilterEvent::Answer(MilterAnswer::Failed) => return Err(MilterFailure::SaidSo),
                 MilterEvent::Answer(answer) => return Ok(answer),
@@ -126,7 +142,7 @@ impl OpenConnection {
 
     async fn answers(&mut self, time_max: Duration) -> Result<MilterAnswer, MilterFailure> {
         while self.client.unanswered() > 0 {
-            let answer = self.answer(time_max).await?;
+            let answer = self.answer(time_max, None).await?;
             if answer != MilterAnswer::Continue {
                 return Ok(answer);
             }
@@ -134,11 +150,15 @@ impl OpenConnection {
         Ok(MilterAnswer::Continue)
     }
 
-    async fn event(&mut self) -> Result<MilterEvent, MilterFailure> {
+    async fn event(&mut self, mut memory: Option<&mut MessageMemory<'_>>) -> Result<MilterEvent, MilterFailure> {
         self.send().await?;
         let mut input = Vec::with_capacity(INPUT_OCTETS);
         loop {
-            if let Some(event) = self.client.poll_event()? {
+            let event = self.client.poll_event()?;
+            if let Some(memory) = memory.as_deref_mut() {
+                memory.reserve(self.client.new_body_memory())?;
+            }
+            if let Some(event) = event {
                 return Ok(event);
             }
             if self.stream.read(&mut input).await? == 0 {
@@ -160,6 +180,24 @@ impl OpenConnection {
         while !self.client.output().is_empty() {
             let count = self.stream.write(self.client.output()).await?;
             self.client.handle_sent(count);
+        }
+        Ok(())
+    }
+}
+
+/// The memory of a message that its new body uses.
+struct MessageMemory<'a> {
+    message: &'a mut dyn CheckedMessage,
+    reserved: usize,
+}
+
+impl MessageMemory<'_> {
+    fn reserve(&mut self, needed: usize) -> Result<(), MilterFailure> {
+        if needed > self.reserved {
+            if !self.message.reserve_memory(needed - self.reserved) {
+                return Err(MilterFailure::NoMemory);
+            }
+            self.reserved = needed;
         }
         Ok(())
     }

@@ -5,7 +5,6 @@
 
 use protocol::milter::{BODY_CHUNK_OCTETS_MAX, MacroValues, MilterAnswer, MilterCommand, MilterStep};
 
-use super::HEADER_OCTETS_MAX;
 use super::connection::MilterConnection;
 use super::failure::MilterFailure;
 use crate::check::CheckedMessage;
@@ -17,7 +16,7 @@ pub(super) async fn send(
     message: &mut dyn CheckedMessage,
     macros: &dyn MacroValues,
 ) -> Result<MilterAnswer, MilterFailure> {
-    let header = header::read(message, HEADER_OCTETS_MAX).await.map_err(MilterFailure::Unreadable)?;
+    let header = header::read(message).await.map_err(MilterFailure::Unreadable)?;
     let header = header.ok_or(MilterFailure::HeaderTooLong)?;
     let answer = send_fields(connection, message.prefix(), &header, macros).await?;
     if answer != MilterAnswer::Continue {
@@ -35,7 +34,7 @@ pub(super) async fn send(
     if answer != MilterAnswer::Continue {
         return Ok(answer);
     }
-    connection.ask(&MilterCommand::EndOfBody, macros).await
+    connection.ask_about_message(message, macros).await
 }
 
 async fn send_fields(

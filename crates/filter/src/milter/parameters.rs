@@ -59,7 +59,10 @@ mod tests {
             envid: Some("q+2B1".into()),
             auth: Some("a+b@c.test".into()),
         };
-        assert_eq!(mail_parameters(&mail), ["SIZE=100", "BODY=8BITMIME", "SMTPUTF8", "RET=HDRS", "ENVID=q+2B1", "AUTH=a+2Bb@c.test"]);
+        assert_eq!(
+            mail_parameters(&mail),
+            ["SIZE=100", "BODY=8BITMIME", "SMTPUTF8", "RET=HDRS", "ENVID=q+2B1", "AUTH=a+2Bb@c.test"]
+        );
         let notify = DsnNotify::SUCCESS.with(DsnNotify::DELAY);
         let rcpt = RcptRequest { address: "a@b.test".parse().unwrap(), notify, orcpt: Some("rfc822;x@y".into()) };
         assert_eq!(rcpt_parameters(&rcpt), ["NOTIFY=SUCCESS,DELAY", "ORCPT=rfc822;x@y"]);

@@ -22,7 +22,8 @@ use super::exchange::{PolicyFailure, ask};
 use super::restrictions::evaluate;
 use crate::access::ReverseName;
 use crate::check::{Check, CheckFuture, CheckedMessage, Decision, Refusal, SessionInfo, Verdict};
-use crate::edit::{Edit, Field};
+use crate::client_names::client_name;
+use crate::edit::{Edit, Field, without_brackets};
 use crate::stage::Stage;
 
 pub(super) struct PolicyCheck {
@@ -89,10 +90,7 @@ impl PolicyCheck {
         if let Some(name) = &self.client_name {
             return name.clone();
         }
-        let name = match session.client {
-            Some(client) => self.service.names.name(client).await,
-            None => ReverseName::Missing,
-        };
+        let name = client_name(&*self.service.names, session).await;
         self.client_name.insert(name).clone()
     }
 
@@ -150,7 +148,7 @@ fn field(text: &str) -> Result<Field, crate::edit::InvalidField> {
 }
 
 fn parse_address(text: &str) -> Result<mail::Address, mail::AddressError> {
-    text.strip_prefix('<').and_then(|text| text.strip_suffix('>')).unwrap_or(text).parse()
+    without_brackets(text).parse()
 }
 
 impl Check for PolicyCheck {

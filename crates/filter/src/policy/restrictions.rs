@@ -43,9 +43,7 @@ fn decide(restriction: PolicyRestriction, session: &SessionInfo<'_>, client_name
         PolicyRestriction::Reject => PolicyAction::REJECT,
         PolicyRestriction::Defer => PolicyAction::DEFER,
         PolicyRestriction::RejectUnauthDestination | PolicyRestriction::WarnIfReject => PolicyAction::Dunno,
-        PolicyRestriction::RejectUnknownClient => {
-            refuse_if(!matches!(client_name, ReverseName::Confirmed(_)), NO_NAME)
-        }
+        PolicyRestriction::RejectUnknownClient => refuse_if(!matches!(client_name, ReverseName::Confirmed(_)), NO_NAME),
         PolicyRestriction::RejectUnknownReverseClient => {
             let is_unknown = matches!(client_name, ReverseName::Missing | ReverseName::Unanswered);
             refuse_if(is_unknown, NO_REVERSE_NAME)

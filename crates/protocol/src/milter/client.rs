@@ -20,7 +20,7 @@ use mail::Reply;
 use super::command::{MilterCommand, MilterStep};
 use super::edits::{EditCollector, MilterEdits};
 use super::frame::{Frame, FrameReader, push_frame};
-use super::limits::{MilterLimits, MilterViolation};
+use super::limits::{ANSWER_OCTETS_MAX, FRAME_OCTETS_MAX, MilterLimits, MilterViolation};
 use super::macros::MacroValues;
 use super::negotiation::{self, Agreement};
 use super::reply;
@@ -182,6 +182,12 @@ impl MilterClient {
         self.edits.finish()
     }
 
+    /// The octets of memory that a new body needs at the most, with the copy that it becomes part of; 0 as
+    /// long as there is none.
+    pub fn new_body_memory(&self) -> usize {
+        self.edits.body_memory()
+    }
+
     /// What is to be sent.
     pub fn output(&self) -> &[u8] {
         &self.output
@@ -212,7 +218,7 @@ impl MilterClient {
 
     fn next_event(&mut self) -> Result<Option<MilterEvent>, MilterViolation> {
         while self.state != State::Closed
-            && let Some(frame) = self.input.next()?
+            && let Some(frame) = self.input.next(self.frame_octets_max())?
         {
             let event = match self.state {
                 State::Negotiating => Some(self.negotiated(&frame)?),
@@ -227,6 +233,14 @@ impl MilterClient {
             }
         }
         Ok(None)
+    }
+
+    /// Only changes may be long, so that many sessions that wait for a milter need little memory.
+    fn frame_octets_max(&self) -> usize {
+        match self.unanswered.front() {
+            Some(MilterStep::EndOfBody) => FRAME_OCTETS_MAX,
+            _ => ANSWER_OCTETS_MAX,
+        }
     }
 
     fn negotiated(&mut self, frame: &Frame) -> Result<MilterEvent, MilterViolation> {

@@ -1,6 +1,6 @@
 //! Frames: a length in four octets, a code in one, and data. The length counts the code.
 
-use super::limits::{FRAME_OCTETS_MAX, MilterViolation};
+use super::limits::MilterViolation;
 
 const LENGTH_OCTETS: usize = 4;
 
@@ -28,10 +28,10 @@ impl FrameReader {
     }
 
     /// The next frame, once it is complete.
-    pub(super) fn next(&mut self) -> Result<Option<Frame>, MilterViolation> {
+    pub(super) fn next(&mut self, octets_max: usize) -> Result<Option<Frame>, MilterViolation> {
         let Some((length, rest)) = self.received.split_first_chunk::<LENGTH_OCTETS>() else { return Ok(None) };
         let length = u32::from_be_bytes(*length) as usize;
-        if length > FRAME_OCTETS_MAX {
+        if length > octets_max {
             return Err(MilterViolation::FrameTooLong(length));
         }
         let Some(frame) = rest.get(..length) else { return Ok(None) };

@@ -49,8 +49,7 @@ pub struct InvalidPolicyAction(Box<str>);
 
 impl PolicyAction {
     /// REJECT without a text.
-    pub const REJECT: PolicyAction =
-        PolicyAction::Refuse(Reply::constant(REJECT, EnhancedCode(5, 7, 1), TEXT));
+    pub const REJECT: PolicyAction = PolicyAction::Refuse(Reply::constant(REJECT, EnhancedCode(5, 7, 1), TEXT));
     /// DEFER without a text.
     pub const DEFER: PolicyAction = PolicyAction::Refuse(Reply::constant(DEFER, EnhancedCode(4, 7, 1), TEXT));
 }
