@@ -295,8 +295,9 @@ mod tests {
     fn a_reduced_result_is_compared_with_a_warning_unless_the_other_one_is_reduced_too() {
         let mut reduced = file("x", &OLD);
         reduced.reduced = Some("every count divided by 2".to_owned());
-        let warnings =
-            |new: &ResultFile| Against::new(&[new.clone()], &[reduced.clone()]).results[0].as_ref().unwrap().warnings.clone();
+        let warnings = |new: &ResultFile| {
+            Against::new(&[new.clone()], &[reduced.clone()]).results[0].as_ref().unwrap().warnings.clone()
+        };
         assert_eq!(warnings(&reduced), [""; 0]);
         let expected = "They are reduced differently: complete (new), every count divided by 2 (old)";
         assert_eq!(warnings(&file("x", &OLD)), [expected]);
