@@ -91,7 +91,7 @@ class Report:
         if options.note:
             self.notes.insert(0, options.note)
         if options.publish:
-            self.title += options.smaller
+            self.title += f", with {options.smaller}"
             self.notes.insert(0, _SMALLER_NOTE)
         answer = self.answer(self) if self.answer else None
         print("\n".join(self._verdict_lines()))
@@ -127,6 +127,7 @@ class Report:
             "started": _rfc3339(self.machine["date"]),
             "seconds": round(time.monotonic() - options.begun, 1),
             "is_trial": not options.whole,
+            "reduced": options.smaller,
             "machine": [{"name": key, "value": value} for key, value in self.machine.items() if key != "date"],
             "unit": self.unit,
             "case_name": self.case_name,

@@ -85,7 +85,7 @@ def describe(folder):
         "memory": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.1f} GiB",
         "kernel": f"{platform.system()} {platform.release()} {platform.machine()}",
         "file system": file_system(folder),
-        "Mailrace": f"{_output(str(BINARY), '--version') or 'not built'}, commit {_commit()}",
+        "Mailrace": f"{_output(str(BINARY), '--version') or 'not built'}, commit {_commit()}{_built()}",
         "CPU read from": accounting.source(),
         "Postfix": _output("postconf", "-dh", "mail_version") or "not installed",
     }
@@ -121,6 +121,25 @@ def _processor():
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
     return platform.machine()
+
+
+def newer_source(binary=BINARY):
+    """A source file that has changed since the binary was built from it, by Cargo's list of them; None if there is none."""
+    listed = binary.with_name(f"{binary.name}.d")
+    if not binary.exists() or not listed.exists():
+        return None
+    built = binary.stat().st_mtime
+    sources = listed.read_text().replace("\\ ", "\0").split()[1:]
+    paths = (pathlib.Path(source.replace("\0", " ")) for source in sources)
+    return next((path for path in paths if not path.exists() or path.stat().st_mtime > built), None)
+
+
+def _built():
+    """When the binary was built, and whether it is that of the commit."""
+    if not BINARY.exists():
+        return ""
+    built = datetime.datetime.fromtimestamp(BINARY.stat().st_mtime, datetime.timezone.utc)
+    return f", built {built:%Y-%m-%d %H:%M} UTC{' from OTHER SOURCES' if newer_source() else ''}"
 
 
 def _commit():

@@ -201,8 +201,8 @@ def _with_milter(mode, has_path=True):
     return _mailrace_with("milter", "milter_stub", mode, has_path=has_path)
 
 
-def _postfix_with_milter(mode):
-    return _postfix_with(_MILTER_LINES, "milter_stub", mode, has_path=True)
+def _postfix_with_milter(mode, has_path=True):
+    return _postfix_with(_MILTER_LINES, "milter_stub", mode, has_path=has_path)
 
 
 def _filtered(make, count):
@@ -219,6 +219,8 @@ MILTER = Filtering(
         "each-tcp": _filtered(_with_milter("each", has_path=False), 30_000),
         "postfix-end": _filtered(_postfix_with_milter("end"), 6_000),
         "postfix-each": _filtered(_postfix_with_milter("each"), 6_000),
+        "postfix-end-tcp": _filtered(_postfix_with_milter("end", has_path=False), 6_000),
+        "postfix-each-tcp": _filtered(_postfix_with_milter("each", has_path=False), 6_000),
     },
     (
         pairs.Target("end", "off", "cpu_per_thousand", most=1.5),
@@ -227,8 +229,12 @@ MILTER = Filtering(
         pairs.Target("each-tcp", "off", "cpu_per_thousand", most=3.0),
         pairs.Target("end", "postfix-end", "rate", least=5),
         pairs.Target("each", "postfix-each", "rate", least=5),
+        pairs.Target("end-tcp", "postfix-end-tcp", "rate", least=5),
+        pairs.Target("each-tcp", "postfix-each-tcp", "rate", least=5),
         pairs.Target("end", "postfix-end", "cpu_per_thousand"),
         pairs.Target("each", "postfix-each", "cpu_per_thousand"),
+        pairs.Target("end-tcp", "postfix-end-tcp", "cpu_per_thousand"),
+        pairs.Target("each-tcp", "postfix-each-tcp", "cpu_per_thousand"),
     ),
     (
         *NOTES,

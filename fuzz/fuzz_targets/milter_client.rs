@@ -4,6 +4,8 @@
 
 #![no_main]
 
+use std::borrow::Cow;
+
 use libfuzzer_sys::fuzz_target;
 use protocol::milter::{MacroValues, MilterClient, MilterCommand, MilterEvent, MilterLimits, MilterViolation};
 
@@ -22,7 +24,7 @@ const COMMANDS: [MilterCommand<'static>; 6] = [
 struct NoMacros;
 
 impl MacroValues for NoMacros {
-    fn value(&self, _name: &str) -> Option<String> {
+    fn value(&self, _name: &str) -> Option<Cow<'_, str>> {
         None
     }
 }

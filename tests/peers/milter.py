@@ -28,8 +28,11 @@ class Message:
 
 
 class Milter:
-    def __init__(self, rules=lambda message: [], options=0, answers=None, port=0):
-        """`answers`: frames in place of `continue`, by the code of the command."""
+    def __init__(self, rules=lambda message: [], options=0, answers=None, port=0, is_slow=False):
+        """`answers`: frames in place of `continue`, by the code of the command; None closes the connection.
+        `is_slow`: each octet of an answer is sent alone.
+        """
+        self.is_slow = is_slow
         self.rules, self.options, self.answers = rules, options, answers or {}
         self.messages, self.connections, self.commands = [], 0, []
         self._listener = socket.create_server(("127.0.0.1", port))
@@ -46,6 +49,7 @@ class Milter:
             except OSError:
                 return
             self.connections += 1
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection):
@@ -56,7 +60,11 @@ class Milter:
                 code, data = data[:1], data[1:]
                 self.commands.append(code.decode())
                 try:
-                    connection.sendall(self._answer(message, code, data))
+                    if (answer := self._answer(message, code, data)) is None:
+                        return
+                    pieces = [bytes([octet]) for octet in answer] if self.is_slow else [answer]
+                    for piece in pieces:
+                        connection.sendall(piece)
                 except OSError:
                     return
                 if code == b"E":

@@ -4,6 +4,7 @@ a test of that crate reads.
 
 import dataclasses
 import json
+import os
 import pathlib
 import sys
 import tempfile
@@ -16,10 +17,13 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "bench"))
 import pairs  # noqa: E402
 import plot  # noqa: E402
 import report  # noqa: E402
+from peers import machine  # noqa: E402
 from peers.mailrace import ROOT  # noqa: E402
 
 EXPECTED = ROOT / "crates/compare/tests/bench_run.json"
-OPTIONS = types.SimpleNamespace(suffix="-on-ext4", command="bench/run mass --on ext4 --quick", whole=False, begun=0.0)
+OPTIONS = types.SimpleNamespace(
+    suffix="-on-ext4", command="bench/run mass --on ext4 --quick", whole=False, smaller="every count divided by 20", begun=0.0
+)  # fmt: skip
 
 
 def figures(seconds, latency=None):
@@ -74,17 +78,36 @@ class FileOfResults(unittest.TestCase):
     def test_a_smaller_run_that_is_kept_says_so_in_its_first_line(self):
         command = "bench/run mass --shrink 20 --publish"
         options = types.SimpleNamespace(
-            suffix="", command=command, whole=True, publish=True, note="Something else ran.", smaller=", only a 20th",
+            suffix="", command=command, whole=True, publish=True, note="Something else ran.", smaller="only a 20th",
             begun=0.0,
         )  # fmt: skip
         with tempfile.TemporaryDirectory() as folder, unittest.mock.patch("report.RESULTS", pathlib.Path(folder)):
             made().finish(options)
             page, facts = ((pathlib.Path(folder) / f"mass.{kind}").read_text() for kind in ("md", "json"))
-        self.assertTrue(page.startswith("# Mass mail, only a 20th\n"), page)
+        self.assertTrue(page.startswith("# Mass mail, with only a 20th\n"), page)
         self.assertIn(f"Written by `{command}`.", page)
         self.assertIn("only a 20th", json.loads(facts)["title"])
         self.assertIn("Something else ran.", json.loads(facts)["notes"])
         self.assertIs(json.loads(facts)["is_trial"], False)
+        self.assertEqual(json.loads(facts)["reduced"], "only a 20th")
+
+
+class Provenance(unittest.TestCase):
+    def test_a_source_that_is_newer_than_the_binary_is_found(self):
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            binary, source = folder / "mailrace", folder / "main file.rs"
+            for number, path in enumerate((source, binary)):
+                path.write_text("")
+                os.utime(path, (1000 + number, 1000 + number))
+            self.assertIsNone(machine.newer_source(binary), "no list of sources")
+            listed = str(source).replace(" ", "\\ ")
+            (folder / "mailrace.d").write_text(f"{binary}: {listed}\n")
+            self.assertIsNone(machine.newer_source(binary))
+            os.utime(source, (2000, 2000))
+            self.assertEqual(machine.newer_source(binary), source)
+            source.unlink()
+            self.assertEqual(machine.newer_source(binary), source)
 
 
 class Differences(unittest.TestCase):

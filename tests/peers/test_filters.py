@@ -235,6 +235,46 @@ class Failures(FilterCase):
         self.assertEqual(milter.connections, 2)
 
 
+class Hostile(FilterCase):
+    TIMES = ('command_time = "500ms"', 'message_time = "500ms"')
+    HOSTILE = (
+        ("another code", frame(b"\x01")),
+        ("no code", b"\0\0\0\0"),
+        ("a length without end", b"\xff\xff\xff\xffc"),
+        ("a positive reply", frame(b"y", b"250 2.0.0 fine\0")),
+        ("an action that only the end has, or one that is cut", frame(b"h", b"X-A\0no end")),
+        ("the end of the connection", None),
+        ("half an answer", b"\0\0\0\x01"),
+    )
+
+    def test_a_milter_that_breaks_the_protocol_at_any_step_defers_that_message_alone(self):
+        milter = self.milter()
+        server = self.serve(section(milter.port, *self.TIMES))
+        for code in (b"C", b"H", b"M", b"R", b"T", b"L", b"N", b"B", b"E"):
+            for what, answer in self.HOSTILE:
+                with self.subTest(code=code, what=what):
+                    milter.answers[code] = answer
+                    self.assertEqual(self.send(server).code, 451)
+                    milter.answers.clear()
+        self.assertEqual(self.send(server).code, 250)
+        self.assertEqual(len(await_messages(server, "alice", 1)), 1)
+
+    def test_answers_may_come_octet_by_octet(self):
+        milter = self.milter(lambda _: [frame(b"h", strings("X-Slow", "yes")), frame(b"b", b"new\r\n")], is_slow=True)
+        server = self.serve(section(milter.port))
+        self.assertEqual(self.send(server).code, 250)
+        content = await_messages(server, "alice", 1)[0].read_bytes()
+        self.assertIn(b"X-Slow: yes", content)
+        self.assertTrue(content.endswith(b"new\r\n") or content.endswith(b"new\n"), content)
+
+    def test_a_body_without_end_is_limited(self):
+        milter = self.milter(answers={b"E": frame(b"b", b"x" * 60_000) * 100 + frame(b"c")})
+        server = self.serve(section(milter.port) + '\n[limits]\nmessage = "1MiB"\n')
+        self.assertEqual(self.send(server).code, 451)
+        milter.answers.clear()
+        self.assertEqual(self.send(server).code, 250)
+
+
 class Programs(FilterCase):
     def test_mail_of_local_programs_is_shown_with_all_steps(self):
         milter = self.milter(lambda _: [frame(b"h", strings("X-Seen", "yes"))])
@@ -270,7 +310,9 @@ class Programs(FilterCase):
 
 
 class PolicyService:
-    """Answers every question as `rules` says, which gets its attributes; records them."""
+    """Answers every question as `rules` says, which gets its attributes: with an action, or with bytes as they are; None
+    closes the connection. Records the questions.
+    """
 
     def __init__(self, rules):
         self.rules, self.questions = rules, []
@@ -298,7 +340,10 @@ class PolicyService:
                     question[name] = value
                     continue
                 self.questions.append(question)
-                connection.sendall(f"action={self.rules(question)}\n\n".encode())
+                said = self.rules(question)
+                if said is None:
+                    return
+                connection.sendall(said if isinstance(said, bytes) else f"action={said}\n\n".encode())
                 question = {}
 
 
@@ -340,6 +385,39 @@ class Policies(FilterCase):
         self.assertIn(b"X-Policy: seen", await_messages(server, "alice", 1)[0].read_bytes())
         self.assertEqual(mail_files(server.maildir("bob") / "new"), [])
         self.assertEqual(len(service.questions), 2)
+
+    def test_a_service_that_breaks_the_protocol_defers_that_recipient_alone(self):
+        answers = [b"\n\n", b"action\n\n", b"\xff\xfe\n\n", b"x=y\n" * 5000, b"action=OK\n\naction=OK\n\n"]
+        answers += [b"action=DUNNO\n", None]
+        hostile = iter(answers)
+        service = self.policy(lambda question: next(hostile, "DUNNO"))
+        server = self.serve(self.section(service, 'answer_time = "500ms"'))
+        for answer in answers:
+            with self.subTest(answer=answer and answer[:20]):
+                self.assertEqual(self.send(server).code, 451)
+        self.assertEqual(self.send(server).code, 250)
+        self.assertEqual(len(await_messages(server, "alice", 1)), 1)
+
+    def test_a_service_that_stalls_holds_up_only_its_own_sessions(self):
+        service = self.policy(lambda question: time.sleep(60))
+        lines = ('exempt = ["127.0.0.2/32"]', 'answer_time = "60s"')
+        server = self.serve(self.section(service, *lines))
+        with Client(server.port) as waiting, Client(server.port, source="127.0.0.2") as other:
+            waiting.greet()
+            waiting.say("MAIL FROM:<sender@client.test>")
+            waiting.write(b"RCPT TO:<alice@bench.test>\r\n")
+            await_that(lambda: service.questions, "a question", server)
+            other.greet()
+            started = time.monotonic()
+            self.assertEqual(other.deliver(make_message("quick"), "alice@bench.test").code, 250)
+            self.assertLess(time.monotonic() - started, 10)
+
+    def test_names_of_restrictions_are_answers(self):
+        service = self.policy(lambda question: "permit_sasl_authenticated, reject_unauth_destination")
+        server = self.serve(self.section(service))
+        self.assertEqual(self.send(server).code, 250)
+        service.rules = lambda question: "permit_mynetworks, reject"
+        self.assertTrue(self.send(server).is_a(554, "5.7.1"))
 
     def test_mail_is_redirected(self):
         service = self.policy(lambda question: "REDIRECT carol@bench.test")

@@ -171,6 +171,10 @@ fn warnings(new: &ResultFile, old: &ResultFile) -> Vec<String> {
     if new.is_trial || old.is_trial {
         warnings.push("One of them is a trial, which is too short to be compared".to_owned());
     }
+    if new.reduced != old.reduced {
+        let named = |file: &ResultFile| file.reduced.clone().unwrap_or_else(|| "complete".to_owned());
+        warnings.push(format!("They are reduced differently: {} (new), {} (old)", named(new), named(old)));
+    }
     let mut alone = Vec::new();
     alone.extend(names_alone(new, old).map(|name| format!("{name} (new)")));
     alone.extend(names_alone(old, new).map(|name| format!("{name} (old)")));
@@ -285,6 +289,18 @@ mod tests {
         };
         let against = Against::new(&[of_version("2")], &[of_version("1")]);
         assert_eq!(against.results[0].as_ref().unwrap().warnings, [""; 0]);
+    }
+
+    #[test]
+    fn a_reduced_result_is_compared_with_a_warning_unless_the_other_one_is_reduced_too() {
+        let mut reduced = file("x", &OLD);
+        reduced.reduced = Some("every count divided by 2".to_owned());
+        let warnings = |new: &ResultFile| {
+            Against::new(&[new.clone()], &[reduced.clone()]).results[0].as_ref().unwrap().warnings.clone()
+        };
+        assert_eq!(warnings(&reduced), [""; 0]);
+        let expected = "They are reduced differently: complete (new), every count divided by 2 (old)";
+        assert_eq!(warnings(&file("x", &OLD)), [expected]);
     }
 
     #[test]

@@ -156,6 +156,7 @@ pub fn compare(
         started: started.to_rfc3339(),
         seconds: Some(begun.elapsed().as_secs_f64()),
         is_trial: is_trial(options, count, &cases),
+        reduced: None,
         machine: machine::describe(work.path(), &options.version, machine::cpu_source()),
         unit: scenario.unit.clone(),
         case_name: scenario.value_name.clone().filter(|_| !scenario.values.is_empty()),

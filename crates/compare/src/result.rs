@@ -40,6 +40,10 @@ pub struct ResultFile {
     /// Smaller or shorter than the full measurement: for a first look only.
     #[serde(default)]
     pub is_trial: bool,
+    /// What was left out or made smaller in a result that is kept all the same: "every count or time divided
+    /// by 20". None for a complete measurement.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reduced: Option<String>,
     /// The machine: processor, memory, kernel, file system, versions. In the order in which they are shown.
     pub machine: Vec<Property>,
     /// Singular of what is counted: message, page, session.

@@ -35,6 +35,9 @@ pub fn result_text(file: &ResultFile, width: u16) -> String {
         push_table(&mut text, &ratios_table(file, width));
     }
     file.notes.iter().for_each(|note| _ = writeln!(text, "{note}"));
+    if let Some(reduced) = &file.reduced {
+        let _ = writeln!(text, "Warning: a reduced run: {reduced}");
+    }
     text.lines().map(|line| format!("{}\n", printable(line))).collect()
 }
 

@@ -111,12 +111,19 @@ fn result() -> impl Strategy<Value = ResultFile> {
         (text(), text(), any::<Option<bool>>()).prop_map(|(aim, measured, is_met)| Check { aim, measured, is_met });
     let property = (name(), text()).prop_map(|(name, value)| Property { name, value });
     let parts = (vec(case(), 0..4), vec(comparison(), 0..6), vec(chart(), 0..2), vec(table, 0..2), vec(check, 0..2));
-    let rest = (vec(system(), 0..3), vec(property, 0..3), vec(text(), 0..2), option::of(figure()), any::<bool>());
+    let rest = (
+        vec(system(), 0..3),
+        vec(property, 0..3),
+        vec(text(), 0..2),
+        option::of(figure()),
+        any::<bool>(),
+        option::of(text()),
+    );
     (texts, parts, rest).prop_map(
         |(
             (name, title, question, answer, command, started, unit, case_name),
             (cases, comparisons, charts, tables, checks),
-            (systems, machine, notes, seconds, is_trial),
+            (systems, machine, notes, seconds, is_trial, reduced),
         )| ResultFile {
             format: FORMAT,
             name,
@@ -127,6 +134,7 @@ fn result() -> impl Strategy<Value = ResultFile> {
             started,
             seconds,
             is_trial,
+            reduced,
             machine,
             unit,
             case_name,

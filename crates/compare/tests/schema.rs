@@ -26,7 +26,7 @@ fn sample() -> Value {
     });
     json!({
         "format": 1, "name": "x", "title": "X", "question": "What?", "answer": "That.", "command": "c",
-        "started": "2026-11-23T12:00:00.000Z", "seconds": 60.0, "is_trial": true,
+        "started": "2026-11-23T12:00:00.000Z", "seconds": 60.0, "is_trial": true, "reduced": "half",
         "machine": [{"name": "kernel", "value": "6"}],
         "unit": "message", "case_name": "connections",
         "systems": [{"name": "a", "version": "1", "commands": ["load"], "configuration": "port 25"}],

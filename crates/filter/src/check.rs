@@ -164,6 +164,11 @@ pub trait CheckedMessage: Send {
     /// hand, empty at the end. Never waits for the client, but perhaps for the disk.
     fn read_content(&mut self, position: u64) -> ContentFuture<'_>;
 
+    /// Reserves this much memory for a new content, until the message ends. False: there is too little now.
+    fn reserve_memory(&mut self, _octets: usize) -> bool {
+        true
+    }
+
     /// Applies an edit.
     fn edit(&mut self, edit: Edit) -> Pin<Box<dyn Future<Output = Result<(), Reply>> + Send + '_>>;
 }
@@ -211,6 +216,14 @@ pub struct SessionInfo<'a> {
     pub recipient_untagged: Option<&'a Address>,
     /// What the checks before this one found, in this session and transaction.
     pub findings: &'a [Finding],
+}
+
+impl<'a> SessionInfo<'a> {
+    /// The author that a user names by MAIL AUTH= (RFC 4954 section 5). Others could name anybody.
+    pub fn asserted_author(&self) -> Option<&'a str> {
+        let mail = self.mail.filter(|_| matches!(self.submitter, Submitter::User(_)));
+        mail.and_then(|mail| mail.auth.as_deref())
+    }
 }
 
 /// The answer of a check.

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::pin::Pin;
 
 use crate::access::ReverseName;
+use crate::check::SessionInfo;
 
 /// The name of a client without one, as in Postfix.
 pub(crate) const UNKNOWN: &str = "unknown";
@@ -16,6 +17,18 @@ pub type ClientNameFuture<'a> = Pin<Box<dyn Future<Output = ReverseName> + Send 
 pub trait ClientNames: Send + Sync {
     /// The name of an address.
     fn name(&self, client: IpAddr) -> ClientNameFuture<'_>;
+}
+
+/// The client and its greeting for mail of local programs, as in Postfix.
+pub(crate) const LOCALHOST: &str = "localhost";
+
+/// The name of a session's client.
+pub(crate) async fn client_name(names: &dyn ClientNames, session: &SessionInfo<'_>) -> ReverseName {
+    match session.client {
+        _ if session.listener.is_none() => ReverseName::Confirmed(LOCALHOST.into()),
+        Some(client) => names.name(client).await,
+        None => ReverseName::Missing,
+    }
 }
 
 impl ReverseName {

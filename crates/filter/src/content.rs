@@ -131,7 +131,10 @@ pub struct ContentLimits {
 /// A rule with its table.
 struct CompiledContentRule {
     rule: ContentRule,
+    /// Of its condition on lines.
     table: Option<Arc<dyn Table>>,
+    /// Of its condition on attachments.
+    attachment_table: Option<Arc<dyn Table>>,
 }
 
 impl ContentRules {
@@ -147,7 +150,11 @@ impl ContentRules {
         log: Arc<dyn OperatorLog>,
     ) -> Result<Option<ContentRules>, InvalidPattern> {
         let table = |rule: &ContentRule| find_table(rule.lines.as_ref()?.table.as_deref()?).cloned();
-        let compile = |rule: ContentRule| CompiledContentRule { table: table(&rule), rule };
+        let of_attachment = |rule: &ContentRule| find_table(rule.attachment.as_ref()?.table.as_deref()?).cloned();
+        let compile = |rule: ContentRule| {
+            let (table, attachment_table) = (table(&rule), of_attachment(&rule));
+            CompiledContentRule { rule, table, attachment_table }
+        };
         let rules: Vec<CompiledContentRule> = rules.into_iter().map(compile).collect();
         (!rules.is_empty()).then(|| ContentRules::of(rules, limits, log)).transpose()
     }

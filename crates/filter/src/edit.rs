@@ -118,6 +118,24 @@ impl fmt::Display for Field {
     }
 }
 
+/// An address as a filter writes it, without the angle brackets around it, if it has them.
+pub(crate) fn without_brackets(text: &str) -> &str {
+    let text = text.trim();
+    text.strip_prefix('<').and_then(|text| text.strip_suffix('>')).unwrap_or(text)
+}
+
+/// Whether others may take this body for several messages (see `protocol`): a CR or LF stands alone.
+pub fn has_bare_newline(body: &[u8]) -> bool {
+    let mut previous = 0;
+    for &octet in body {
+        if (octet == b'\n') != (previous == b'\r') {
+            return true;
+        }
+        previous = octet;
+    }
+    previous == b'\r'
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -8,6 +8,9 @@ use memchr::{memchr, memmem};
 use crate::check::CheckedMessage;
 use crate::edit::Field;
 
+/// A longer header is not read as a whole.
+pub const HEADER_OCTETS_MAX: usize = 1 << 20;
+
 /// The length of the header, without the empty line after it. None if these first bytes of a message
 /// do not contain its end; `is_whole` says that there are no more, and then they are the header.
 pub fn header_len(start: &[u8], is_whole: bool) -> Option<usize> {
@@ -18,19 +21,41 @@ pub fn header_len(start: &[u8], is_whole: bool) -> Option<usize> {
     end.or(is_whole.then_some(start.len()))
 }
 
-/// Reads the header of the content, without the empty line after it. None: it has more octets than
-/// `octets_max`.
-pub(crate) async fn read(message: &mut dyn CheckedMessage, octets_max: usize) -> io::Result<Option<Vec<u8>>> {
-    let mut start = Vec::new();
+/// Reads the header of the content, without the empty line after it. None: it has more than
+/// [`HEADER_OCTETS_MAX`].
+///
+/// # Errors
+///
+/// The content cannot be read.
+pub async fn read(message: &mut dyn CheckedMessage) -> io::Result<Option<Vec<u8>>> {
+    let HeaderStart { octets, is_whole } = read_start(message).await?;
+    Ok(is_whole.then_some(octets))
+}
+
+/// Reads the header as [`read`] does; of a longer one the octets up to the limit.
+pub(crate) async fn read_as_far_as_allowed(message: &mut dyn CheckedMessage) -> io::Result<Vec<u8>> {
+    let HeaderStart { mut octets, .. } = read_start(message).await?;
+    octets.truncate(HEADER_OCTETS_MAX);
+    Ok(octets)
+}
+
+struct HeaderStart {
+    octets: Vec<u8>,
+    is_whole: bool,
+}
+
+async fn read_start(message: &mut dyn CheckedMessage) -> io::Result<HeaderStart> {
+    let mut octets = Vec::new();
     loop {
-        let chunk = message.read_content(start.len() as u64).await?;
+        let chunk = message.read_content(octets.len() as u64).await?;
         // In most messages the header is at hand as a whole, and what follows it is not copied.
-        let at_hand = if start.is_empty() { header_len(chunk, false) } else { None };
-        start.extend_from_slice(&chunk[..at_hand.unwrap_or(chunk.len()).min(octets_max + 1)]);
-        let len = at_hand.or_else(|| header_len(&start, chunk.is_empty()));
-        if len.is_some() || start.len() > octets_max {
-            start.truncate(len.unwrap_or_default());
-            return Ok(len.filter(|len| *len <= octets_max).map(|_| start));
+        let at_hand = if octets.is_empty() { header_len(chunk, false) } else { None };
+        octets.extend_from_slice(&chunk[..at_hand.unwrap_or(chunk.len()).min(HEADER_OCTETS_MAX + 1)]);
+        let len = at_hand.or_else(|| header_len(&octets, chunk.is_empty()));
+        if len.is_some() || octets.len() > HEADER_OCTETS_MAX {
+            octets.truncate(len.unwrap_or(octets.len()));
+            let is_whole = len.is_some_and(|len| len <= HEADER_OCTETS_MAX);
+            return Ok(HeaderStart { octets, is_whole });
         }
     }
 }

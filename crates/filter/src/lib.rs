@@ -36,7 +36,7 @@ pub use check::{
     SessionInfo, Submitter, Verdict,
 };
 pub use client_names::{ClientNameFuture, ClientNames};
-pub use edit::{Edit, Field, InvalidField, ReplacedOctets};
+pub use edit::{Edit, Field, InvalidField, ReplacedOctets, has_bare_newline};
 pub use key_digest::ClientPrefixes;
 pub use service::{InvalidServiceAddress, ServiceAddress};
 pub use service_scope::{FailureAction, ServiceScope};

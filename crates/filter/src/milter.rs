@@ -12,7 +12,7 @@
 //! | [`MilterSettings::connect_time_max`], [`MilterSettings::command_time_max`], [`MilterSettings::message_time_max`] | failure |
 //! | [`PROGRESS_TIME_MAX`], however often the milter reports progress | failure |
 //! | `MilterLimits`: changes, their size, the size of a new body | failure |
-//! | [`HEADER_OCTETS_MAX`] | failure |
+//! | [`HEADER_OCTETS_MAX`](crate::header::HEADER_OCTETS_MAX) | failure |
 
 mod check;
 mod connection;
@@ -23,6 +23,7 @@ mod macro_values;
 mod parameters;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use mail::OperatorLog;
@@ -37,8 +38,6 @@ use crate::stage::{Stage, Stages};
 /// How long a milter may put off an answer by reporting progress: as long as clients wait for the
 /// reply to a message (RFC 5321 section 4.5.3.2.6).
 pub const PROGRESS_TIME_MAX: Duration = Duration::from_secs(600);
-/// A message with a longer header is not passed to milters.
-pub const HEADER_OCTETS_MAX: usize = 1 << 20;
 
 /// A milter in the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,6 +60,8 @@ pub struct MilterSettings {
     pub connections_max: usize,
     /// Whether connections serve one session after another, if the milter knows how.
     pub reuses_connections: bool,
+    /// Whether the parts of a message are sent ahead of the answers to earlier ones, if the milter knows how.
+    pub sends_ahead: bool,
     /// The macro `{daemon_name}`; None: the hostname.
     pub daemon_name: Option<Box<str>>,
 }
@@ -71,6 +72,8 @@ pub struct Milter {
     hostname: Box<str>,
     limits: MilterLimits,
     pool: ConnectionPool<MilterClient>,
+    /// The settings allow it, and no answer has shown that the milter does not work so.
+    sends_ahead: AtomicBool,
     names: Arc<dyn ClientNames>,
     log: Arc<dyn OperatorLog>,
 }
@@ -86,7 +89,21 @@ impl Milter {
     ) -> Milter {
         let pool = ConnectionPool::new(settings.address.clone(), settings.connections_max);
         let limits = MilterLimits { body_octets_max: message_octets_max, ..MilterLimits::default() };
-        Milter { settings, hostname, limits, pool, names, log }
+        let sends_ahead = AtomicBool::new(settings.sends_ahead);
+        Milter { settings, hostname, limits, pool, sends_ahead, names, log }
+    }
+
+    fn sends_ahead(&self) -> bool {
+        self.sends_ahead.load(Ordering::Relaxed)
+    }
+
+    /// The milter gets one command at a time from now on.
+    fn stop_sending_ahead(&self) {
+        if self.sends_ahead.swap(false, Ordering::Relaxed) {
+            self.log(format_args!(
+                "gets one command at a time from now on, since it answered before the end of a message"
+            ));
+        }
     }
 
     fn log(&self, line: std::fmt::Arguments<'_>) {

@@ -13,9 +13,11 @@
 mod attributes;
 mod check;
 mod exchange;
+mod restrictions;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::AtomicU64;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use mail::OperatorLog;
 
@@ -54,13 +56,18 @@ pub struct PolicyService {
     pool: ConnectionPool<()>,
     names: Arc<dyn ClientNames>,
     log: Arc<dyn OperatorLog>,
+    /// Numbers sessions for the attribute `instance`, which no two messages share: also with those before a
+    /// restart.
+    sessions: AtomicU64,
+    started_micros: u128,
 }
 
 impl PolicyService {
     /// A service without connections.
     pub fn new(settings: PolicySettings, names: Arc<dyn ClientNames>, log: Arc<dyn OperatorLog>) -> PolicyService {
         let pool = ConnectionPool::new(settings.address.clone(), settings.connections_max);
-        PolicyService { settings, pool, names, log }
+        let started_micros = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
+        PolicyService { settings, pool, names, log, sessions: AtomicU64::new(1), started_micros }
     }
 
     fn log(&self, line: std::fmt::Arguments<'_>) {

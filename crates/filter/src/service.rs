@@ -4,21 +4,24 @@
 //! A pool has a number of permits, and every connection holds one while a session uses it. Idle
 //! connections take the place of permits that are free, so there are never more connections than
 //! permits. A session that gets no permit in time, or no connection, fails; others do not notice.
-//! Idle connections belong to no runtime, so sessions of any thread can take them.
+//! Idle connections belong to no runtime, so sessions of any thread can take them. While there are some, one
+//! task closes those that are idle for too long.
 
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use std::str::FromStr;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::io::AsyncReadExt;
 use tokio::net::{TcpStream, UnixStream};
+use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, sleep_until};
 
-/// An idle connection that is older is closed: the program may be about to close it too.
+/// A connection that is idle for longer is closed: the program may be about to close it too.
 const IDLE_TIME_MAX: Duration = Duration::from_secs(30);
 
 /// Where a program listens.
@@ -152,7 +155,14 @@ impl IdleStream {
 pub(crate) struct ConnectionPool<S> {
     address: ServiceAddress,
     permits: Arc<Semaphore>,
-    idle: Mutex<Vec<IdleConnection<S>>>,
+    idle: Arc<Mutex<IdleConnections<S>>>,
+}
+
+struct IdleConnections<S> {
+    /// The one that was used last is the last one.
+    connections: Vec<IdleConnection<S>>,
+    /// A task will close those that are idle for too long.
+    are_watched: bool,
 }
 
 struct IdleConnection<S> {
@@ -169,11 +179,12 @@ pub(crate) struct PooledConnection<S> {
     pub(crate) permit: OwnedSemaphorePermit,
 }
 
-impl<S> ConnectionPool<S> {
+impl<S: Send + 'static> ConnectionPool<S> {
     /// A pool of at most this many connections, at least one.
     pub(crate) fn new(address: ServiceAddress, connections_max: usize) -> ConnectionPool<S> {
         let permits = Arc::new(Semaphore::new(connections_max.clamp(1, Semaphore::MAX_PERMITS)));
-        ConnectionPool { address, permits, idle: Mutex::default() }
+        let idle = IdleConnections { connections: Vec::new(), are_watched: false };
+        ConnectionPool { address, permits, idle: Arc::new(Mutex::new(idle)) }
     }
 
     /// An idle connection, or a new one. The caller limits the time.
@@ -189,15 +200,11 @@ impl<S> ConnectionPool<S> {
 
     /// The connection that was used last, if it is alive. Those that are not are closed.
     fn take_idle(&self) -> Option<(ServiceStream, S)> {
-        let now = Instant::now();
         loop {
-            let IdleConnection { stream, state, since } = self.idle.lock().pop()?;
-            if now.duration_since(since) > IDLE_TIME_MAX {
-                // The others are older.
-                self.idle.lock().retain(|idle| now.duration_since(idle.since) <= IDLE_TIME_MAX);
-                return None;
-            }
-            if let Some(stream) = stream.into_quiet() {
+            let IdleConnection { stream, state, since } = self.idle.lock().connections.pop()?;
+            if since.elapsed() < IDLE_TIME_MAX
+                && let Some(stream) = stream.into_quiet()
+            {
                 return Some((stream, state));
             }
         }
@@ -205,10 +212,46 @@ impl<S> ConnectionPool<S> {
 
     /// Keeps a connection for the next session.
     pub(crate) fn keep(&self, stream: ServiceStream, state: S, permit: OwnedSemaphorePermit) {
-        if let Ok(stream) = stream.into_idle() {
-            self.idle.lock().push(IdleConnection { stream, state, since: Instant::now() });
+        // Without a runtime the server is about to end.
+        if let (Ok(stream), Ok(runtime)) = (stream.into_idle(), Handle::try_current()) {
+            let mut idle = self.idle.lock();
+            idle.connections.push(IdleConnection { stream, state, since: Instant::now() });
+            if !std::mem::replace(&mut idle.are_watched, true) {
+                runtime.spawn(close_idle(Watch(Arc::downgrade(&self.idle))));
+            }
         }
         drop(permit);
+    }
+}
+
+/// Ends with the runtime of its task; the next connection that is kept begins another one.
+struct Watch<S>(Weak<Mutex<IdleConnections<S>>>);
+
+impl<S> Watch<S> {
+    /// Closes the connections that are idle for too long, and returns when the next one will be. None: there
+    /// is none.
+    fn close_due(&self) -> Option<Instant> {
+        let idle = self.0.upgrade()?;
+        let mut idle = idle.lock();
+        let due = idle.connections.iter().take_while(|idle| idle.since.elapsed() >= IDLE_TIME_MAX).count();
+        idle.connections.drain(..due);
+        let next = idle.connections.first().map(|oldest| oldest.since + IDLE_TIME_MAX);
+        idle.are_watched = next.is_some();
+        next
+    }
+}
+
+impl<S> Drop for Watch<S> {
+    fn drop(&mut self) {
+        if let Some(idle) = self.0.upgrade() {
+            idle.lock().are_watched = false;
+        }
+    }
+}
+
+async fn close_idle<S: Send>(watch: Watch<S>) {
+    while let Some(due) = watch.close_due() {
+        sleep_until(due).await;
     }
 }
 
@@ -225,6 +268,20 @@ mod tests {
             ["", "localhost", "localhost:0", ":25", "::1:25", "unix:run/x", "unix:", "a b:25", "[x]:25", "a:99999"]
         {
             assert_eq!(text.parse::<ServiceAddress>(), Err(InvalidServiceAddress), "{text}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_that_is_idle_for_too_long_is_closed() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string().parse().unwrap();
+        let pool: ConnectionPool<u8> = ConnectionPool::new(address, 2);
+        for _ in 0..2 {
+            let (kept, begun) = (pool.connect().await.unwrap(), Instant::now());
+            let (mut accepted, _) = listener.accept().await.unwrap();
+            pool.keep(kept.stream, 7, kept.permit);
+            assert_eq!(accepted.read_to_end(&mut Vec::new()).await.unwrap(), 0);
+            assert!(begun.elapsed() >= IDLE_TIME_MAX, "closed after {:?}", begun.elapsed());
         }
     }
 

@@ -14,6 +14,7 @@ use filter::content::{
 use filter::{CheckFactory, CheckedMessage, ContentFuture, Decision, Edit, ServiceScope, SessionInfo, Verdict};
 use lookup::Table;
 use lookup::fixed::StaticTable;
+use lookup::text::TextTable;
 use mail::{Address, OperatorLog, Reply};
 
 /// A message that is read in pieces.
@@ -84,15 +85,25 @@ fn line_rule(place: LinePlace, pattern: &str, action: ContentAction) -> ContentR
 
 fn attachment_rule(names: &[&str], types: &[&str], larger_than: Option<u64>) -> ContentRule {
     let globs = |names: &[&str]| names.iter().map(|name| Pattern::from_name(name).unwrap()).collect();
-    let attachment = AttachmentCondition { names: globs(names), types: globs(types), larger_than };
+    let attachment = AttachmentCondition { names: globs(names), types: globs(types), larger_than, table: None };
     ContentRule { attachment: Some(attachment), ..rule("attachment", ContentAction::Hold) }
 }
 
 /// The verdict, and the octets that were read.
 fn check_in(piece: usize, rules: &[ContentRule], message: &str, log: &Arc<RecordingLog>) -> (Verdict, u64) {
     let table: Arc<dyn Table> = Arc::new(StaticTable::new("all", vec!["x".to_owned()]));
+    check_with(&table, piece, rules, message, log)
+}
+
+fn check_with(
+    table: &Arc<dyn Table>,
+    piece: usize,
+    rules: &[ContentRule],
+    message: &str,
+    log: &Arc<RecordingLog>,
+) -> (Verdict, u64) {
     let limits = ContentLimits { body_octets_max: 1000 };
-    let rules = ContentRules::new(rules.to_vec(), limits, |_| Some(&table), log.clone()).unwrap().unwrap();
+    let rules = ContentRules::new(rules.to_vec(), limits, |_| Some(table), log.clone()).unwrap().unwrap();
     let mut check = Arc::new(rules).start();
     let content = message.replace('\n', "\r\n").into_bytes();
     let mut message = PiecedMessage { prefix: "X-Spam: yes\r\nReceived: by us\r\n", content, piece, read_to: 0 };
@@ -284,6 +295,24 @@ fn a_table_has_the_value_or_an_address_in_it() {
     };
     let rules = [ContentRule { lines: Some(lines), ..rule("r", ContentAction::Hold) }];
     assert!(holds(&rules, "From: a@b.example\n\n") && !holds(&rules, "Subject: x\n\n"));
+}
+
+#[test]
+fn a_table_has_the_name_of_an_attachment_or_its_end() {
+    for (message, is_found) in [
+        ("Content-Type: application/x; name=\"a.EXE\"\n\nx\n", true),
+        ("Content-Type: application/x; name=\"b.exe\"\n\nx\n", false),
+        ("Content-Disposition: attachment; filename=x.tar.js\n\nx\n", true),
+        ("Content-Type: application/x\n\nx\n", false),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("names");
+        std::fs::write(&path, "a.exe x\n.js x\n").unwrap();
+        let table: Arc<dyn Table> = Arc::new(TextTable::load("all", &path).unwrap());
+        let attachment = AttachmentCondition { table: Some("all".into()), ..AttachmentCondition::default() };
+        let rules = [ContentRule { attachment: Some(attachment), ..rule("r", ContentAction::Hold) }];
+        assert_eq!(check_with(&table, 100, &rules, message, &Arc::default()).0.held, is_found, "{message}");
+    }
 }
 
 #[test]

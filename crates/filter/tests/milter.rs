@@ -106,6 +106,7 @@ fn settings(address: &str) -> MilterSettings {
         message_time_max: Duration::from_secs(5),
         connections_max: 10,
         reuses_connections: true,
+        sends_ahead: true,
         daemon_name: None,
     }
 }
@@ -118,6 +119,8 @@ fn milter(settings: MilterSettings) -> Arc<Milter> {
 struct Message {
     recipient: Address,
     content: Vec<u8>,
+    /// The memory that is left for a new body.
+    memory: usize,
 }
 
 const PREFIX: &[u8] = b"Authentication-Results: mx.test; none\r\nReceived: by mx.test\r\n";
@@ -125,7 +128,7 @@ const PREFIX: &[u8] = b"Authentication-Results: mx.test; none\r\nReceived: by mx
 impl Message {
     fn new() -> Message {
         let content = b"Subject: one\r\n two\r\n\r\nbody\r\n".to_vec();
-        Message { recipient: "b@b.test".parse().unwrap(), content }
+        Message { recipient: "b@b.test".parse().unwrap(), content, memory: usize::MAX }
     }
 }
 
@@ -154,6 +157,10 @@ impl CheckedMessage for Message {
     fn read_content(&mut self, position: u64) -> ContentFuture<'_> {
         let rest = self.content.get(position as usize..).unwrap_or_default();
         Box::pin(ready(Ok(&rest[..rest.len().min(3)])))
+    }
+
+    fn reserve_memory(&mut self, octets: usize) -> bool {
+        self.memory.checked_sub(octets).map(|left| self.memory = left).is_some()
     }
 
     fn edit(&mut self, _edit: Edit) -> Pin<Box<dyn Future<Output = Result<(), Reply>> + Send + '_>> {
@@ -293,6 +300,71 @@ async fn changes_become_edits() {
     let answer = [frame(b'h', b"X A\0a\0"), frame(b'c', b"")].concat();
     let verdict = verdict_with(&Script::default().answering(b'E', &answer), |_| {}).await;
     assert_eq!(verdict.decision, unavailable(), "an invalid field");
+}
+
+/// A milter that answers only when it has got the end of the header, and then all at once.
+#[tokio::test]
+async fn parts_of_a_message_come_before_the_answers_to_earlier_parts() {
+    for (version, expected) in [(6, Decision::Continue), (4, unavailable())] {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let settings = MilterSettings {
+            command_time_max: Duration::from_millis(300),
+            ..settings(&listener.local_addr().unwrap().to_string())
+        };
+        let serve = async {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut waiting = Vec::new();
+            while let Ok(length) = stream.read_u32().await {
+                let mut data = vec![0; length as usize];
+                stream.read_exact(&mut data).await.unwrap();
+                match data[0] {
+                    b'O' => waiting.extend(frame(b'O', &[version, 0, 0].map(u32::to_be_bytes).concat())),
+                    b'D' | b'A' | b'Q' | b'K' => {}
+                    _ => waiting.extend(frame(b'c', b"")),
+                }
+                if !matches!(data[0], b'D' | b'L' | b'N') {
+                    let _ = stream.write_all(&std::mem::take(&mut waiting)).await;
+                }
+            }
+        };
+        let mut check = milter(settings).start();
+        let verdict = tokio::select! {
+            verdict = whole_session(&mut check) => verdict,
+            () = serve => panic!("the session is open"),
+        };
+        assert_eq!(verdict.decision, expected, "version {version}");
+    }
+}
+
+/// Nobody knows how many answers follow an early one, so the connection ends; from then on the milter gets
+/// one command at a time.
+#[tokio::test]
+async fn a_milter_that_answers_early_is_told_the_next_messages_step_by_step() {
+    let script = Script::default().answering(b'L', &frame(b'a', b""));
+    let milter = milter(settings(&script.listen().await));
+    let mut check = milter.start();
+    assert_eq!(whole_session(&mut check).await.decision, Decision::Accept);
+    assert_eq!(transaction(&mut check).await.decision, Decision::Accept);
+    assert_eq!(transaction(&mut check).await.decision, Decision::Accept);
+    let heard = script.heard_codes();
+    let (first, later) = heard.split_once("OCHMRTL").unwrap().1.split_once('O').unwrap();
+    assert!("LNBBE".starts_with(first), "{heard}");
+    assert_eq!(later, "CHMRTLMRTL", "{heard}");
+}
+
+#[tokio::test]
+async fn a_new_body_needs_memory_of_the_message() {
+    let answer = [frame(b'b', &[b'x'; 700]), frame(b'c', b"")].concat();
+    for (memory, expected) in [(2000, Decision::Continue), (1000, unavailable())] {
+        let script = Script::default().answering(b'E', &answer);
+        let milter = milter(settings(&script.listen().await));
+        let recipients = session(None, None);
+        let mut message = Message { memory, ..Message::new() };
+        let mut check = milter.start();
+        assert_eq!(check.connect(&recipients).await, Verdict::default());
+        assert_eq!(check.mail(&recipients).await, Verdict::default());
+        assert_eq!(check.message(&recipients, &mut message).await.decision, expected, "{memory}");
+    }
 }
 
 /// Garbage, half a frame, an endless frame, nothing at all: at each step, and for each action.

@@ -17,6 +17,7 @@ use filter::{
     FailureAction, Field, Origin, Refusal, ServiceScope, SessionInfo, Stage, Submitter, Verdict,
 };
 use mail::{Address, EnhancedCode, OperatorLog, Reply, TlsInfo};
+use protocol::smtp::server::MailRequest;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -220,8 +221,47 @@ async fn a_service_is_asked_at_its_stages_with_the_attributes_of_postfix() {
     ] {
         assert!(asked[0].contains(line), "{line} {}", asked[0]);
     }
+    let instance = |asked: &str| asked.split("\ninstance=").nth(1).unwrap().lines().next().unwrap().to_owned();
+    assert!(!instance(&asked[0]).is_empty() && instance(&asked[0]) == instance(&asked[1]));
     for line in ["\nprotocol_state=END-OF-MESSAGE\n", "\nrecipient=\nrecipient_count=1\n", "\nsize=4321\n"] {
         assert!(asked[1].contains(line), "{line} {}", asked[1]);
+    }
+}
+
+#[tokio::test]
+async fn an_instance_is_that_of_one_message_with_what_came_before_it() {
+    let script = Script::answering(b"action=DUNNO\n\n");
+    let address = script.listen().await;
+    let mut check = service(settings(&address, &[Stage::Connect, Stage::Helo, Stage::Mail]));
+    let known = SessionInfo { listener: Some("127.0.0.1:25".parse().unwrap()), ..SessionInfo::default() };
+    check.connect(&known).await;
+    check.helo(&known).await;
+    check.mail(&known).await;
+    check.mail(&known).await;
+    let asked = script.asked.lock().unwrap().clone();
+    let instances: Vec<&str> =
+        asked.iter().map(|asked| asked.split("\ninstance=").nth(1).unwrap().lines().next().unwrap()).collect();
+    assert!(instances[0] == instances[1] && instances[1] == instances[2], "{instances:?}");
+    assert_ne!(instances[2], instances[3]);
+}
+
+#[tokio::test]
+async fn an_author_is_told_of_users_alone() {
+    for (submitter, expected) in [(Submitter::User("ann"), "bob@b.test"), (Submitter::Stranger, "")] {
+        let script = Script::answering(b"action=DUNNO\n\n");
+        let mut check = service(settings(&script.listen().await, &[Stage::Mail]));
+        let mail = MailRequest {
+            sender: None,
+            size: None,
+            body_type: Default::default(),
+            smtputf8: false,
+            ret: None,
+            envid: None,
+            auth: Some("bob@b.test".into()),
+        };
+        let listener = Some("127.0.0.1:25".parse().unwrap());
+        check.mail(&SessionInfo { listener, submitter, mail: Some(&mail), ..SessionInfo::default() }).await;
+        assert!(script.asked.lock().unwrap()[0].contains(&format!("\nsasl_sender={expected}\n")));
     }
 }
 

@@ -179,6 +179,14 @@ impl IncomingBody {
         }
     }
 
+    /// Reserves memory beside that of the body, until the message ends or moves to a file. False: the budget
+    /// has too little left.
+    pub(crate) fn reserve_more(&mut self, octets: usize) -> bool {
+        let Ok(units) = u32::try_from(octets.div_ceil(UNIT_BYTES)) else { return false };
+        let more = self.permit.semaphore().clone().try_acquire_many_owned(units);
+        more.map(|more| self.permit.merge(more)).is_ok()
+    }
+
     /// Also finds the fields that the message lacks.
     pub(crate) fn find_missing_fields(&mut self) {
         self.finds_missing_fields = true;
@@ -327,6 +335,24 @@ mod tests {
         assert_eq!(small.map(|permit| permit.num_permits()), Some(8));
         drop(held);
         assert!(memory.reserve(false, Duration::ZERO).await.is_some());
+    }
+
+    #[tokio::test]
+    async fn what_a_thousand_messages_reserve_beside_their_bodies_stays_in_the_budget() {
+        let memory = BodyMemoryBudget::new(128 << 20, 512 * 1024);
+        let (mut bodies, mut reserved) = (Vec::new(), 0);
+        for _ in 0..1000 {
+            bodies.push(memory.reserve(false, Duration::ZERO).await.unwrap());
+        }
+        for body in &mut bodies {
+            while body.reserve_more(100_000) {
+                reserved += 100_000;
+            }
+        }
+        let left = (128 << 20) * 3 / 4 - 1000 * FLOOR_BYTES;
+        assert!(reserved <= left && reserved + 100_000 + UNIT_BYTES > left / 2, "{reserved} of {left}");
+        bodies.truncate(1);
+        assert!(bodies[0].reserve_more(20 << 20), "what ended messages had is free again");
     }
 
     #[tokio::test]

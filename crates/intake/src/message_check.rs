@@ -6,16 +6,13 @@ use std::io;
 use std::ops::Range;
 use std::pin::Pin;
 
-use filter::{CheckedMessage, ContentFuture, Edit, Field, ReplacedOctets, header};
+use filter::{CheckedMessage, ContentFuture, Edit, Field, ReplacedOctets, has_bare_newline, header};
 use mail::{Address, BodyFlags, Reply};
 use protocol::smtp::server::RcptRequest;
 
 use crate::body::IncomingBody;
 use crate::transaction::Transaction;
 use crate::{IntakeContext, replies};
-
-/// A longer header is not edited.
-const EDITED_HEADER_BYTES_MAX: usize = 1 << 20;
 
 /// The message with its envelope and the fields before it.
 pub(crate) struct MessageInCheck<'a> {
@@ -79,6 +76,14 @@ impl CheckedMessage for MessageInCheck<'_> {
                 let from = usize::try_from(position).unwrap_or(usize::MAX).min(bytes.len());
                 Box::pin(ready(io::Result::Ok(&bytes[from..])))
             }
+        }
+    }
+
+    fn reserve_memory(&mut self, octets: usize) -> bool {
+        match &mut self.content {
+            MessageContent::Incoming(body) => body.reserve_more(octets),
+            // Messages of local programs are checked one by one.
+            MessageContent::Memory(_) => true,
         }
     }
 
@@ -216,20 +221,10 @@ impl MessageInCheck<'_> {
         self.replace_start(len as usize, content).await
     }
 
-    /// The header of the content, without the empty line after it.
+    /// The header of the content, without the empty line after it. A longer one than is read is not edited.
     async fn read_header(&mut self) -> Result<Vec<u8>, Reply> {
-        let mut start = Vec::new();
-        while start.len() < EDITED_HEADER_BYTES_MAX {
-            let read = self.read_content(start.len() as u64).await;
-            let chunk = read.map_err(|error| replies::body_unwritable(&error))?;
-            let is_whole = chunk.is_empty();
-            start.extend_from_slice(chunk);
-            if let Some(len) = header::header_len(&start, is_whole) {
-                start.truncate(len);
-                return Ok(start);
-            }
-        }
-        Err(replies::HEADER_NOT_EDITED)
+        let read = header::read(self).await;
+        read.map_err(|error| replies::body_unwritable(&error))?.ok_or(replies::HEADER_NOT_EDITED)
     }
 
     /// Replaces the first bytes of the content, which may be all of it.
@@ -254,16 +249,4 @@ impl MessageInCheck<'_> {
         let added = self.transaction.add_recipient(self.context, &address, &request, true).await;
         added.map_err(|refusal| refusal.into_reply(self.context))
     }
-}
-
-/// A body that others may take for several messages (see `protocol`).
-fn has_bare_newline(body: &[u8]) -> bool {
-    let mut previous = 0;
-    for &octet in body {
-        if (octet == b'\n') != (previous == b'\r') {
-            return true;
-        }
-        previous = octet;
-    }
-    previous == b'\r'
 }

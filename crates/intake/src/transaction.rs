@@ -213,7 +213,7 @@ impl Transaction {
 
     /// The envelope of the complete message; `is_forwarded` as [`Transaction::is_forwarded`] says.
     pub(crate) fn into_envelope(self, client: ClientInfo, is_forwarded: bool, now: Timestamp) -> Envelope {
-        let MailRequest { sender, size: _, body_type, smtputf8, ret, envid } = self.mail;
+        let MailRequest { sender, size: _, body_type, smtputf8, ret, envid, auth: _ } = self.mail;
         let mut recipients = self.recipients.into_list();
         recipients.iter_mut().for_each(|recipient| recipient.is_forwarded &= is_forwarded);
         let content_filter = !self.is_from_content_filter;

@@ -22,6 +22,6 @@ mod tests;
 pub use client::{MilterAnswer, MilterClient, MilterEvent};
 pub use command::{BODY_CHUNK_OCTETS_MAX, MilterCommand, MilterStep};
 pub use edits::{MilterEdit, MilterEdits};
-pub use limits::{FRAME_OCTETS_MAX, MilterLimits, MilterViolation, VERSION_MAX, VERSION_MIN};
+pub use limits::{ANSWER_OCTETS_MAX, FRAME_OCTETS_MAX, MilterLimits, MilterViolation, VERSION_MAX, VERSION_MIN};
 pub use macros::MacroValues;
 pub use negotiation::MilterActions;

@@ -6,11 +6,13 @@
 
 mod action;
 mod answer;
+mod restriction;
 #[cfg(test)]
 mod tests;
 
 pub use action::{InvalidPolicyAction, PolicyAction};
 pub use answer::{ANSWER_OCTETS_MAX, AnswerReader, PolicyViolation};
+pub use restriction::PolicyRestriction;
 
 /// A request, in the form in which it is sent.
 #[derive(Clone, Debug, PartialEq, Eq)]

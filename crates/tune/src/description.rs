@@ -40,6 +40,7 @@ impl Description {
             started: self.started.clone(),
             seconds: Some(self.seconds),
             is_trial: false,
+            reduced: None,
             machine: self.machine.clone(),
             unit: self.unit.clone(),
             case_name: Some(self.subject.clone()),

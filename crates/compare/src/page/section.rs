@@ -70,6 +70,9 @@ fn draw_head(html: &mut Html, file: &ResultFile, page_title: &str) {
         let text = "This was a trial, smaller or shorter than the measurement: its figures are for a first look only.";
         html.line("p", &[("class", &"warning")], text);
     }
+    if let Some(reduced) = &file.reduced {
+        html.line("p", &[("class", &"warning")], format_args!("This was a reduced run: {reduced}."));
+    }
     html.block("p", &[("class", &"facts")], |html| {
         html.words("time", &[("datetime", &file.started)], &file.started);
         if let Some(seconds) = file.seconds.filter(|seconds| seconds.is_finite()) {

@@ -106,7 +106,7 @@ fn rule(
         let label = "expected a rule with `matches` and without `table`: a list shares the lines of a message";
         section.report(list_place, "list", "has a rule that takes no line", label.to_owned());
     }
-    let attachment = section.section("attachment").and_then(attachment);
+    let attachment = section.section("attachment").and_then(|section| attachment(section, inputs.tables));
     let action = action(&mut section, lines.as_ref(), attachment.is_some(), inputs.queues)?;
     Some(ContentRule { name: name.into(), list: list.map(Into::into), scope, lines, attachment, action })
 }
@@ -137,11 +137,13 @@ fn lines(section: &mut Section<'_, '_>, tables: &[String]) -> Option<LineConditi
     Some(LineCondition { places, fields, matches, unless, table: table.map(|table| table.into_inner().into()) })
 }
 
-fn attachment(mut section: Section<'_, '_>) -> Option<AttachmentCondition> {
+fn attachment(mut section: Section<'_, '_>, tables: &[String]) -> Option<AttachmentCondition> {
     let mut patterns = |key| section.one_or_list(key, &value_kind::NAME_PATTERN).map(unspanned).unwrap_or_default();
-    let (names, types) = (patterns("names"), patterns("types"));
+    let (mut names, types) = (patterns("names"), patterns("types"));
+    names.extend(section.one_or_list("matches", &value_kind::REGEXP).map(unspanned).unwrap_or_default());
     let larger_than = section.take("larger_than", &value_kind::SIZE);
-    Some(AttachmentCondition { names, types, larger_than })
+    let table = take_reference(&mut section, "table", "[[table]]", tables).map(|table| table.into_inner().into());
+    Some(AttachmentCondition { names, types, larger_than, table })
 }
 
 fn action(
@@ -261,6 +263,10 @@ mod tests {
         let attachment =
             parse("attachment = { names = [\"*.exe\"], larger_than = \"1MiB\" }\naction = \"hold\"").unwrap();
         assert_eq!(attachment[0].attachment.as_ref().unwrap().larger_than, Some(1 << 20));
+        let attachment =
+            parse("attachment = { names = \"*.exe\", matches = '\\.js$', table = \"t\" }\naction = \"hold\"").unwrap();
+        let attachment = attachment[0].attachment.as_ref().unwrap();
+        assert_eq!((attachment.names.len(), attachment.table.as_deref()), (2, Some("t")));
     }
 
     #[test]

@@ -55,6 +55,7 @@ fn milter(mut section: Section<'_, '_>, listeners: &[ListenerSettings], names: &
         message_time_max: section.take_or("message_time", &value_kind::DURATION, MESSAGE_TIME),
         connections_max: section.take_or("connections", &ValueKind::COUNT, CONNECTIONS),
         reuses_connections: section.take_or("reuse", &value_kind::FLAG, true),
+        sends_ahead: section.take_or("pipelining", &value_kind::FLAG, true),
         daemon_name: section.take("daemon_name", &value_kind::TEXT).map(Into::into),
     };
     Some(settings)

@@ -15,12 +15,14 @@ const DEFAULT_TYPE: &str = "text/plain";
 /// file name, one that says it is an attachment, or one that is not text; but no multipart.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct AttachmentCondition {
-    /// One of its file names matches one of these; empty: whatever its name.
+    /// One of its file names matches one of these, which are of whole names or not; empty: whatever its name.
     pub names: Vec<Pattern>,
     /// Its type matches one of these; empty: whatever its type.
     pub types: Vec<Pattern>,
     /// It has more octets than this, decoded.
     pub larger_than: Option<u64>,
+    /// The table has one of its file names in lower case, or the end of one with its dot (`.exe`).
+    pub table: Option<Box<str>>,
 }
 
 /// A part that is an attachment.
@@ -47,6 +49,7 @@ pub(super) enum PartFields {
 }
 
 impl AttachmentCondition {
+    /// Whether it meets all conditions but that of the table.
     pub(super) fn includes(&self, attachment: &Attachment) -> bool {
         let has_name = |pattern: &Pattern| attachment.names.iter().any(|name| pattern.is_match(name));
         let is_larger = self.larger_than.is_none_or(|limit| attachment.octets > limit);

@@ -11,8 +11,8 @@ use super::edits::ContentEdits;
 use super::field_text::{is_mime_field, name_and_value, unfolded};
 use super::findings::{Findings, LineSpot, TooManyChanges};
 use super::line_patterns::{LinePatterns, RulePatterns};
-use super::scan::{HEADER_OCTETS_MAX, MessageScan, ScanError, ScanNeeds, compare_field};
-use super::table_conditions::found_in_tables;
+use super::scan::{MessageScan, ScanError, ScanNeeds, compare_field};
+use super::table_conditions::{attachments_in_tables, found_in_tables};
 use super::{CompiledContentRule, ContentAction, ContentLimits, ContentRule, InvalidPattern, LinePlace};
 use crate::check::{
     Check, CheckFactory, CheckFuture, CheckOrder, CheckedMessage, Decision, Origin, Refusal, SessionInfo, Verdict,
@@ -97,7 +97,7 @@ impl ContentRules {
         if !findings.any_rule(|rule| rule.rule.lines.is_some() || rule.rule.attachment.is_some()) {
             return Ok(findings);
         }
-        let header = header::read(message, HEADER_OCTETS_MAX).await?.ok_or(ScanError::HeaderTooLong)?;
+        let header = header::read(message).await?.ok_or(ScanError::HeaderTooLong)?;
         self.compare_header(message.prefix(), &header, &mut findings)?;
         let lines = std::mem::take(&mut findings.table_lines);
         for line in found_in_tables(&self.rules, lines).await.map_err(CheckError::Table)? {
@@ -107,6 +107,21 @@ impl ContentRules {
         if needs == ScanNeeds::default() {
             return Ok(findings);
         }
+        let mut findings = self.scan(message, needs, findings).await?;
+        let attachments = std::mem::take(&mut findings.table_attachments);
+        for (rule, name) in attachments_in_tables(&self.rules, attachments).await.map_err(CheckError::Table)? {
+            findings.add_attachment(rule, &name);
+        }
+        Ok(findings)
+    }
+
+    /// Reads the message after its header, and the header of the message for what it says of attachments.
+    async fn scan<'r>(
+        &'r self,
+        message: &mut dyn CheckedMessage,
+        needs: ScanNeeds,
+        findings: Findings<'r>,
+    ) -> Result<Findings<'r>, CheckError> {
         let mut scan = MessageScan::new(&self.patterns, needs, self.limits, findings);
         let mut position = 0;
         loop {

@@ -8,6 +8,8 @@ use super::{CompiledContentRule, ContentAction};
 
 /// Lines that are replaced or removed in one message.
 pub(super) const CHANGES_MAX: usize = 1000;
+/// Attachments of one message whose names are looked up in tables, counted for each rule.
+pub(super) const TABLE_ATTACHMENTS_MAX: usize = 1000;
 /// Characters of a line that the log has.
 const LOGGED_CHARS_MAX: usize = 200;
 
@@ -50,6 +52,13 @@ pub(super) struct TableLine {
     pub(super) spot: Option<LineSpot>,
 }
 
+/// An attachment that a rule matches if its table has one of the names.
+#[derive(Debug)]
+pub(super) struct TableAttachment {
+    pub(super) rule: usize,
+    pub(super) names: Vec<String>,
+}
+
 /// What was found for all rules.
 pub(super) struct Findings<'r> {
     rules: &'r [CompiledContentRule],
@@ -58,6 +67,9 @@ pub(super) struct Findings<'r> {
     /// By the number of the rule: most rules find nothing.
     found: BTreeMap<usize, RuleFindings>,
     pub(super) table_lines: Vec<TableLine>,
+    pub(super) table_attachments: Vec<TableAttachment>,
+    /// [`TABLE_ATTACHMENTS_MAX`] is exceeded.
+    pub(super) has_too_many_attachments: bool,
     changes: usize,
 }
 
@@ -67,7 +79,10 @@ pub(super) struct TooManyChanges;
 
 impl<'r> Findings<'r> {
     pub(super) fn new(rules: &'r [CompiledContentRule], in_scope: Vec<bool>) -> Findings<'r> {
-        Findings { rules, in_scope, found: BTreeMap::new(), table_lines: Vec::new(), changes: 0 }
+        let found = BTreeMap::new();
+        let (table_lines, table_attachments) = (Vec::new(), Vec::new());
+        let has_too_many_attachments = false;
+        Findings { rules, in_scope, found, table_lines, table_attachments, has_too_many_attachments, changes: 0 }
     }
 
     /// Whether a rule about this message meets the test.
@@ -84,7 +99,7 @@ impl<'r> Findings<'r> {
     ) -> Result<(), TooManyChanges> {
         let mut taken: Vec<&str> = Vec::new();
         for &(number, text) in matching {
-            let CompiledContentRule { rule, table } = &self.rules[number];
+            let CompiledContentRule { rule, table, .. } = &self.rules[number];
             if !self.in_scope[number] {
                 continue;
             }
@@ -135,12 +150,26 @@ impl<'r> Findings<'r> {
 
     /// Takes an attachment, which is complete.
     pub(super) fn take_attachment(&mut self, attachment: &Attachment) {
-        let name = attachment.names.first().unwrap_or(&attachment.media_type);
         for (number, (rule, _)) in self.rules.iter().zip(&self.in_scope).enumerate().filter(|(_, (_, is_in))| **is_in) {
-            if rule.rule.attachment.as_ref().is_some_and(|condition| condition.includes(attachment)) {
-                self.found.entry(number).or_default().attachment.get_or_insert_with(|| cut(name));
+            if !rule.rule.attachment.as_ref().is_some_and(|condition| condition.includes(attachment)) {
+                continue;
+            }
+            match rule.attachment_table {
+                Some(_) if self.table_attachments.len() < TABLE_ATTACHMENTS_MAX => {
+                    self.table_attachments.push(TableAttachment { rule: number, names: attachment.names.clone() });
+                }
+                Some(_) => self.has_too_many_attachments = true,
+                None => {
+                    let name = attachment.names.first().unwrap_or(&attachment.media_type);
+                    self.found.entry(number).or_default().attachment.get_or_insert_with(|| cut(name));
+                }
             }
         }
+    }
+
+    /// The table of a rule has the name of an attachment.
+    pub(super) fn add_attachment(&mut self, number: usize, name: &str) {
+        self.found.entry(number).or_default().attachment.get_or_insert_with(|| cut(name));
     }
 
     /// The rules that apply, in order, with what was found for them.

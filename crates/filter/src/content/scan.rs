@@ -14,10 +14,8 @@ use super::field_text::{decoded, is_mime_field, name_and_value, unfolded};
 use super::findings::{Findings, LineSpot, TooManyChanges};
 use super::line_patterns::RulePatterns;
 use super::{ContentLimits, LinePlace};
-use crate::header;
+use crate::header::{self, HEADER_OCTETS_MAX};
 
-/// Octets of one header.
-pub(super) const HEADER_OCTETS_MAX: usize = 1 << 20;
 /// A longer line of the body is compared in pieces.
 const LINE_OCTETS_MAX: usize = 4 << 10;
 
@@ -34,6 +32,8 @@ pub(super) enum ScanError {
     AttachmentField,
     #[error("too many lines to replace or remove")]
     TooManyChanges,
+    #[error("too many attachments whose names are to be looked up")]
+    TooManyAttachments,
 }
 
 impl From<TooManyChanges> for ScanError {
@@ -91,7 +91,10 @@ impl<'r> MessageScan<'r> {
         let walked = self.walker.finish(&mut self.parts);
         self.parts.error.map_or(Ok(()), Err)?;
         walked?;
-        Ok(self.parts.findings)
+        match self.parts.findings.has_too_many_attachments {
+            true => Err(ScanError::TooManyAttachments),
+            false => Ok(self.parts.findings),
+        }
     }
 }
 

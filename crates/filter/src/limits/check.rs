@@ -219,6 +219,7 @@ mod tests {
                 smtputf8: false,
                 ret: None,
                 envid: None,
+                auth: None,
             };
             let session = SessionInfo { mail: Some(&mail), ..session("192.0.2.1", Submitter::Stranger, None) };
             let promised = reply(&limits.check_mail(&session, now));

@@ -25,15 +25,13 @@ use super::macro_values::SessionMacros;
 use super::parameters::{mail_parameters, rcpt_parameters};
 use crate::access::ReverseName;
 use crate::check::{Check, CheckFuture, CheckedMessage, Decision, Refusal, SessionInfo, Verdict};
-use crate::client_names::UNKNOWN;
+use crate::client_names::{LOCALHOST, UNKNOWN, client_name};
 use crate::stage::Stage;
 
 const REJECTED: Reply = Reply::constant(550, EnhancedCode(5, 7, 1), "Command rejected");
 const REJECTED_AT_CONNECT: Reply = Reply::constant(554, EnhancedCode(5, 7, 1), "Command rejected");
 const DEFERRED: Reply = Reply::constant(451, EnhancedCode(4, 7, 1), "Service unavailable, try again later");
 const SHUTDOWN: Reply = Reply::constant(421, EnhancedCode(4, 7, 0), "Closing the connection");
-/// The client and its greeting for mail of local programs, as in Postfix.
-const LOCALHOST: &str = "localhost";
 
 pub(super) struct MilterCheck {
     milter: Arc<Milter>,
@@ -163,20 +161,12 @@ impl MilterCheck {
     /// Connects, and tells the milter of the client.
     async fn begin_session(&mut self, session: &SessionInfo<'_>) -> Answered {
         if self.client_name.is_none() {
-            self.client_name = Some(self.find_client_name(session).await);
+            self.client_name = Some(client_name(&*self.milter.names, session).await);
         }
         self.connection = Some(MilterConnection::open(&self.milter).await?);
         let name: Box<str> = self.client_name.as_ref().map_or(UNKNOWN, ReverseName::confirmed_or_unknown).into();
         let address = client_address(session).map(|address| SocketAddr::new(address, session.client_port));
         self.ask(session, None, &MilterCommand::Connect { name: &name, address }).await
-    }
-
-    async fn find_client_name(&self, session: &SessionInfo<'_>) -> ReverseName {
-        match session.client {
-            _ if session.listener.is_none() => ReverseName::Confirmed(LOCALHOST.into()),
-            Some(client) => self.milter.names.name(client).await,
-            None => ReverseName::Missing,
-        }
     }
 
     async fn greet(&mut self, session: &SessionInfo<'_>) -> Answered {
@@ -229,8 +219,13 @@ impl MilterCheck {
 
     async fn send_message(&mut self, session: &SessionInfo<'_>, message: &mut dyn CheckedMessage) -> Answered {
         let MilterCheck { milter, connection, client_name, .. } = self;
-        let Some(connection) = connection else { return Err(MilterFailure::Closed) };
-        send(connection, message, &macros(milter, session, client_name.as_ref(), None)).await
+        let Some(open) = connection else { return Err(MilterFailure::Closed) };
+        let answered = send(open, message, &macros(milter, session, client_name.as_ref(), None)).await;
+        // An answer to a part that others had followed ended it.
+        if open.client().is_none_or(|client| client.is_closed()) {
+            *connection = None;
+        }
+        answered
     }
 
     async fn ask(
@@ -337,12 +332,11 @@ fn macros<'a>(
     client_name: Option<&'a ReverseName>,
     refusal: Option<&'a Reply>,
 ) -> SessionMacros<'a> {
-    let client_address = client_address(session).map_or_else(|| UNKNOWN.to_owned(), |address| address.to_string());
     SessionMacros {
         milter,
         session,
         client_name: client_name.unwrap_or(&ReverseName::Unanswered),
-        client_address,
+        client_address: client_address(session),
         refusal,
     }
 }

@@ -1,5 +1,9 @@
 //! A connection of one session to a milter: sends commands, and waits for answers with a limit on the
 //! time. When it is dropped, the milter is told, and the connection may serve the next session.
+//!
+//! Parts of a message are sent ahead of the answers to earlier parts: a series costs one write, one wait
+//! and one read instead of one for each. The milter sees the same commands in the same order. One that
+//! answers early, or fails in a series, gets the following messages one command at a time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,11 +14,15 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::failure::MilterFailure;
 use super::{Milter, PROGRESS_TIME_MAX};
+use crate::check::CheckedMessage;
 use crate::service::{PooledConnection, ServiceStream};
 
 /// Commands without answers wait for others up to this size.
 const OUTPUT_OCTETS_MAX: usize = 64 << 10;
 const INPUT_OCTETS: usize = 4 << 10;
+/// Commands that are sent ahead of their answers. The answers must fit into the buffers of sockets, so that
+/// neither side waits for the other one to read.
+const UNANSWERED_MAX: usize = 64;
 
 pub(super) struct MilterConnection {
     milter: Arc<Milter>,
@@ -37,7 +45,7 @@ impl MilterConnection {
             let client = state.unwrap_or_else(|| MilterClient::new(milter.limits));
             let mut open = OpenConnection { stream, permit, client };
             if is_new {
-                open.event().await?;
+                open.event(None).await?;
             }
             Ok(MilterConnection { milter: milter.clone(), open: Some(open) })
         });
@@ -50,19 +58,60 @@ impl MilterConnection {
         command: &MilterCommand<'_>,
         macros: &dyn MacroValues,
     ) -> Result<MilterAnswer, MilterFailure> {
-        let settings = &self.milter.settings;
-        let time_max = match command {
-            MilterCommand::EndOfBody => settings.message_time_max,
-            _ => settings.command_time_max,
-        };
+        let time_max = self.milter.settings.command_time_max;
         let Some(open) = &mut self.open else { return Err(MilterFailure::Closed) };
         if open.client.send(command, macros) {
-            return open.answer(time_max).await;
+            return open.answer(time_max, None).await;
         }
-        if open.client.output().len() > OUTPUT_OCTETS_MAX {
-            timeout(time_max, open.send()).await.map_err(|_| MilterFailure::NoAnswer)??;
-        }
+        open.send_if_large(time_max).await?;
         Ok(MilterAnswer::Continue)
+    }
+
+    /// Sends the end of the message, and waits for the changes and the answer. The new body uses memory of the
+    /// message.
+    pub(super) async fn ask_about_message(
+        &mut self,
+        message: &mut dyn CheckedMessage,
+        macros: &dyn MacroValues,
+    ) -> Result<MilterAnswer, MilterFailure> {
+        let Some(open) = &mut self.open else { return Err(MilterFailure::Closed) };
+        open.client.send(&MilterCommand::EndOfBody, macros);
+        let mut memory = MessageMemory { message, reserved: 0 };
+        open.answer(self.milter.settings.message_time_max, Some(&mut memory)).await
+    }
+
+    /// Sends a command, and perhaps leaves its answer to later calls: the answer here may be that to an
+    /// earlier command. Only [`MilterConnection::settle`] must follow what is sent so.
+    pub(super) async fn send_ahead(
+        &mut self,
+        command: &MilterCommand<'_>,
+        macros: &dyn MacroValues,
+    ) -> Result<MilterAnswer, MilterFailure> {
+        let Some(open) = &mut self.open else { return Err(MilterFailure::Closed) };
+        if !self.milter.sends_ahead() || !open.client.takes_commands_ahead() {
+            return self.ask(command, macros).await;
+        }
+        open.client.send(command, macros);
+        if open.client.unanswered() == 0 {
+            open.send_if_large(self.milter.settings.command_time_max).await?;
+            return Ok(MilterAnswer::Continue);
+        }
+        if open.client.unanswered() < UNANSWERED_MAX && open.client.output().len() <= OUTPUT_OCTETS_MAX {
+            return Ok(MilterAnswer::Continue);
+        }
+        self.settle().await
+    }
+
+    /// Waits for the answers to all commands that were sent ahead. The answer is the first that is not to
+    /// continue.
+    pub(super) async fn settle(&mut self) -> Result<MilterAnswer, MilterFailure> {
+        let Some(open) = &mut self.open else { return Err(MilterFailure::Closed) };
+        let is_series = open.client.unanswered() > 1;
+        let settled = open.answers(self.milter.settings.command_time_max).await;
+        if is_series && settled.as_ref().map_or(true, |_| open.client.is_closed()) {
+            self.milter.stop_sending_ahead();
+        }
+        settled
     }
 
     /// The machine.
@@ -72,11 +121,17 @@ impl MilterConnection {
 }
 
 impl OpenConnection {
-    async fn answer(&mut self, time_max: Duration) -> Result<MilterAnswer, MilterFailure> {
+    async fn answer(
+        &mut self,
+        time_max: Duration,
+        mut memory: Option<&mut MessageMemory<'_>>,
+    ) -> Result<MilterAnswer, MilterFailure> {
         let last = Instant::now() + PROGRESS_TIME_MAX.max(time_max);
         loop {
             let deadline = last.min(Instant::now() + time_max);
-            let event = timeout_at(deadline, self.event()).await.map_err(|_| MilterFailure::NoAnswer)??;
+            let event = timeout_at(deadline, self.event(memory.as_deref_mut()))
+                .await
+                .map_err(|_| MilterFailure::NoAnswer)??;
             match event {
                 MilterEvent::Answer(MilterAnswer::Failed) => return Err(MilterFailure::SaidSo),
                 MilterEvent::Answer(answer) => return Ok(answer),
@@ -85,11 +140,25 @@ impl OpenConnection {
         }
     }
 
-    async fn event(&mut self) -> Result<MilterEvent, MilterFailure> {
+    async fn answers(&mut self, time_max: Duration) -> Result<MilterAnswer, MilterFailure> {
+        while self.client.unanswered() > 0 {
+            let answer = self.answer(time_max, None).await?;
+            if answer != MilterAnswer::Continue {
+                return Ok(answer);
+            }
+        }
+        Ok(MilterAnswer::Continue)
+    }
+
+    async fn event(&mut self, mut memory: Option<&mut MessageMemory<'_>>) -> Result<MilterEvent, MilterFailure> {
         self.send().await?;
         let mut input = Vec::with_capacity(INPUT_OCTETS);
         loop {
-            if let Some(event) = self.client.poll_event()? {
+            let event = self.client.poll_event()?;
+            if let Some(memory) = memory.as_deref_mut() {
+                memory.reserve(self.client.new_body_memory())?;
+            }
+            if let Some(event) = event {
                 return Ok(event);
             }
             if self.stream.read(&mut input).await? == 0 {
@@ -100,10 +169,35 @@ impl OpenConnection {
         }
     }
 
+    async fn send_if_large(&mut self, time_max: Duration) -> Result<(), MilterFailure> {
+        if self.client.output().len() > OUTPUT_OCTETS_MAX {
+            timeout(time_max, self.send()).await.map_err(|_| MilterFailure::NoAnswer)??;
+        }
+        Ok(())
+    }
+
     async fn send(&mut self) -> Result<(), MilterFailure> {
         while !self.client.output().is_empty() {
             let count = self.stream.write(self.client.output()).await?;
             self.client.handle_sent(count);
+        }
+        Ok(())
+    }
+}
+
+/// The memory of a message that its new body uses.
+struct MessageMemory<'a> {
+    message: &'a mut dyn CheckedMessage,
+    reserved: usize,
+}
+
+impl MessageMemory<'_> {
+    fn reserve(&mut self, needed: usize) -> Result<(), MilterFailure> {
+        if needed > self.reserved {
+            if !self.message.reserve_memory(needed - self.reserved) {
+                return Err(MilterFailure::NoMemory);
+            }
+            self.reserved = needed;
         }
         Ok(())
     }

@@ -1,9 +1,10 @@
 //! A complete message as a milter gets it: fields, body, end. The Received field of this server is
 //! not shown, as in Sendmail and Postfix; all other fields before the content are.
+//!
+//! Only the end waits for all answers before it: what a milter does then may leave its process.
 
 use protocol::milter::{BODY_CHUNK_OCTETS_MAX, MacroValues, MilterAnswer, MilterCommand, MilterStep};
 
-use super::HEADER_OCTETS_MAX;
 use super::connection::MilterConnection;
 use super::failure::MilterFailure;
 use crate::check::CheckedMessage;
@@ -15,13 +16,13 @@ pub(super) async fn send(
     message: &mut dyn CheckedMessage,
     macros: &dyn MacroValues,
 ) -> Result<MilterAnswer, MilterFailure> {
-    let header = header::read(message, HEADER_OCTETS_MAX).await.map_err(MilterFailure::Unreadable)?;
+    let header = header::read(message).await.map_err(MilterFailure::Unreadable)?;
     let header = header.ok_or(MilterFailure::HeaderTooLong)?;
     let answer = send_fields(connection, message.prefix(), &header, macros).await?;
     if answer != MilterAnswer::Continue {
         return Ok(answer);
     }
-    let answer = connection.ask(&MilterCommand::EndOfHeader, macros).await?;
+    let answer = connection.send_ahead(&MilterCommand::EndOfHeader, macros).await?;
     if answer != MilterAnswer::Continue {
         return Ok(answer);
     }
@@ -29,7 +30,11 @@ pub(super) async fn send(
     if answer != MilterAnswer::Continue {
         return Ok(answer);
     }
-    connection.ask(&MilterCommand::EndOfBody, macros).await
+    let answer = connection.settle().await?;
+    if answer != MilterAnswer::Continue {
+        return Ok(answer);
+    }
+    connection.ask_about_message(message, macros).await
 }
 
 async fn send_fields(
@@ -45,7 +50,7 @@ async fn send_fields(
         // What has no colon is no field, but was let in as one.
         let Some(colon) = field.iter().position(|octet| *octet == b':') else { continue };
         let command = MilterCommand::Header { name: field[..colon].trim_ascii_end(), value: &field[colon + 1..] };
-        let answer = connection.ask(&command, macros).await?;
+        let answer = connection.send_ahead(&command, macros).await?;
         if answer != MilterAnswer::Continue {
             return Ok(answer);
         }
@@ -71,7 +76,7 @@ async fn send_body(
         if chunk.is_empty() {
             break;
         }
-        let answer = connection.ask(&MilterCommand::Body(chunk), macros).await?;
+        let answer = connection.send_ahead(&MilterCommand::Body(chunk), macros).await?;
         if answer != MilterAnswer::Continue {
             return Ok(answer);
         }

@@ -5,7 +5,7 @@ use protocol::milter::{MilterEdit, MilterEdits};
 use protocol::smtp::server::{MailParameters, RcptParameters};
 
 use super::failure::MilterFailure;
-use crate::edit::{Edit, Field, InvalidField};
+use crate::edit::{Edit, Field, InvalidField, has_bare_newline, without_brackets};
 
 /// The edits, in order. `hides_received`: the first Received field was not shown to the milter.
 /// `origin` completes addresses without a domain.
@@ -14,7 +14,7 @@ pub(super) fn into_edits(edits: MilterEdits, hides_received: bool, origin: &str)
     for edit in edits.edits {
         into_edit(edit, hides_received, origin, &mut made)?;
     }
-    made.extend(edits.body.map(|body| Edit::ReplaceBody(with_crlf(&body))));
+    made.extend(edits.body.map(|body| Edit::ReplaceBody(with_crlf(body))));
     Ok(made)
 }
 
@@ -50,8 +50,7 @@ fn into_edit(edit: MilterEdit, hides_received: bool, origin: &str, made: &mut Ve
 
 /// None is the null sender.
 fn address(path: &str, origin: &str) -> Result<Option<Address>, AddressError> {
-    let path = path.trim();
-    let bare = path.strip_prefix('<').and_then(|path| path.strip_suffix('>')).unwrap_or(path);
+    let bare = without_brackets(path);
     if bare.is_empty() { Ok(None) } else { Address::parse_lenient(bare, Some(origin)).map(Some) }
 }
 
@@ -74,11 +73,15 @@ fn field(name: &str, value: &str) -> Result<Field, InvalidField> {
     Field::new(name, &folded)
 }
 
-/// Bare CR and LF become CRLF: a body must not be taken for several messages.
-fn with_crlf(body: &[u8]) -> Vec<u8> {
+/// Bare CR and LF become CRLF: a body must not be taken for several messages. One without them is not
+/// copied.
+fn with_crlf(body: Vec<u8>) -> Vec<u8> {
+    if !has_bare_newline(&body) {
+        return body;
+    }
     let mut lines = Vec::with_capacity(body.len());
     let mut previous = 0;
-    for &octet in body {
+    for &octet in &body {
         match octet {
             b'\n' if previous == b'\r' => {}
             b'\r' | b'\n' => lines.extend_from_slice(b"\r\n"),
@@ -96,7 +99,7 @@ mod tests {
     #[test]
     fn a_body_has_no_bare_newlines() {
         for (body, expected) in [("a\nb\r\nc\rd", "a\r\nb\r\nc\r\nd"), ("\r\r\n\n", "\r\n\r\n\r\n"), ("", "")] {
-            assert_eq!(with_crlf(body.as_bytes()), expected.as_bytes(), "{body:?}");
+            assert_eq!(with_crlf(body.into()), expected.as_bytes(), "{body:?}");
         }
     }
 

@@ -28,8 +28,10 @@ pub(super) enum MilterFailure {
     Address(#[from] AddressError),
     #[error("asks for invalid ESMTP parameters: {0}")]
     Parameters(Reply),
-    #[error("not asked: the header is longer than {} octets", super::HEADER_OCTETS_MAX)]
+    #[error("not asked: the header is longer than {} octets", crate::header::HEADER_OCTETS_MAX)]
     HeaderTooLong,
+    #[error("no memory for the new body now; see limits.body_memory")]
+    NoMemory,
     #[error("not asked: the message cannot be read: {0}")]
     Unreadable(io::Error),
 }

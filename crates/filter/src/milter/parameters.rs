@@ -14,8 +14,21 @@ pub(super) fn mail_parameters(mail: &MailRequest) -> Vec<String> {
         mail.smtputf8.then(|| "SMTPUTF8".to_owned()),
         ret,
         mail.envid.as_ref().map(|envid| format!("ENVID={envid}")),
+        mail.auth.as_ref().map(|auth| format!("AUTH={}", to_xtext(auth))),
     ];
     words.into_iter().flatten().collect()
+}
+
+/// RFC 3461 section 4.
+fn to_xtext(text: &str) -> String {
+    let encode = |encoded: &mut String, character: char| match character {
+        '+' | '=' | ' ' => encoded.push_str(&format!("+{:02X}", u32::from(character))),
+        _ => encoded.push(character),
+    };
+    text.chars().fold(String::with_capacity(text.len()), |mut encoded, character| {
+        encode(&mut encoded, character);
+        encoded
+    })
 }
 
 pub(super) fn rcpt_parameters(rcpt: &RcptRequest) -> Vec<String> {
@@ -44,8 +57,12 @@ mod tests {
             smtputf8: true,
             ret: Some(DsnReturn::Headers),
             envid: Some("q+2B1".into()),
+            auth: Some("a+b@c.test".into()),
         };
-        assert_eq!(mail_parameters(&mail), ["SIZE=100", "BODY=8BITMIME", "SMTPUTF8", "RET=HDRS", "ENVID=q+2B1"]);
+        assert_eq!(
+            mail_parameters(&mail),
+            ["SIZE=100", "BODY=8BITMIME", "SMTPUTF8", "RET=HDRS", "ENVID=q+2B1", "AUTH=a+2Bb@c.test"]
+        );
         let notify = DsnNotify::SUCCESS.with(DsnNotify::DELAY);
         let rcpt = RcptRequest { address: "a@b.test".parse().unwrap(), notify, orcpt: Some("rfc822;x@y".into()) };
         assert_eq!(rcpt_parameters(&rcpt), ["NOTIFY=SUCCESS,DELAY", "ORCPT=rfc822;x@y"]);

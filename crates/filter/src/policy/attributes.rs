@@ -52,7 +52,7 @@ pub(super) fn request(service: &PolicyService, session: &SessionInfo<'_>, questi
         ("stress", ""),
         ("sasl_method", session.login_mechanism.unwrap_or_default()),
         ("sasl_username", user),
-        ("sasl_sender", ""),
+        ("sasl_sender", session.asserted_author().unwrap_or_default()),
         ("encryption_protocol", session.security.map_or("", |tls| tls.version)),
         ("encryption_cipher", session.security.map_or("", |tls| tls.cipher)),
         ("encryption_keysize", &session.security.map_or(0, |tls| tls.cipher_bits()).to_string()),

@@ -5,32 +5,41 @@
 //! | DUNNO, DEFER_IF_REJECT, INFO, WARN | the session goes on |
 //! | OK | the service is not asked again about the session, the message or the recipient |
 //! | REJECT, DEFER, DEFER_IF_PERMIT, 4xx, 5xx | the client gets the reply |
+//! | names of restrictions | the first one that decides counts, as one of the above |
 //! | HOLD, DISCARD, PREPEND, BCC, REDIRECT, FILTER | it happens to the message, or to all messages after connect and HELO |
 //!
 //! Policy services are asked when nothing else of the stage can refuse, so a deferral "if permitted" is
 //! one, and one "if rejected" is none.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use protocol::policy::PolicyAction;
 
 use super::PolicyService;
 use super::attributes::{Question, request};
 use super::exchange::{PolicyFailure, ask};
+use super::restrictions::evaluate;
 use crate::access::ReverseName;
 use crate::check::{Check, CheckFuture, CheckedMessage, Decision, Refusal, SessionInfo, Verdict};
-use crate::edit::{Edit, Field};
+use crate::client_names::client_name;
+use crate::edit::{Edit, Field, without_brackets};
 use crate::stage::Stage;
 
 pub(super) struct PolicyCheck {
     service: Arc<PolicyService>,
     /// None until it is looked up.
     client_name: Option<ReverseName>,
+    session: u64,
+    /// Counts the messages of the session; connect and HELO belong to the first one.
+    message: u32,
+    has_begun_message: bool,
 }
 
 impl PolicyCheck {
     pub(super) fn new(service: Arc<PolicyService>) -> PolicyCheck {
-        PolicyCheck { service, client_name: None }
+        let session = service.sessions.fetch_add(1, Ordering::Relaxed);
+        PolicyCheck { service, client_name: None, session, message: 0, has_begun_message: false }
     }
 
     async fn check_client(&mut self, session: &SessionInfo<'_>) -> Verdict {
@@ -42,6 +51,8 @@ impl PolicyCheck {
     }
 
     async fn check_sender(&mut self, session: &SessionInfo<'_>) -> Verdict {
+        self.message += u32::from(self.has_begun_message);
+        self.has_begun_message = true;
         match self.service.settings.scope.includes_message(session) {
             true => self.check(Stage::Mail, session, None).await,
             false => Decision::Accept.into(),
@@ -58,12 +69,13 @@ impl PolicyCheck {
             return Verdict::default();
         }
         let client_name = self.find_client_name(session).await;
-        let instance = session.id.map_or_else(String::new, |id| id.to_string());
+        let instance = format!("{:x}.{:x}.{:x}", self.service.started_micros, self.session, self.message);
         let question = Question { stage, client_name: &client_name, instance: &instance, message_octets };
         let request = request(&self.service, session, &question);
         let answered = ask(&self.service, &request).await;
         let by = || format!("policy service {}", self.service.settings.name).into();
-        match answered.and_then(|action| self.verdict(stage, session, action, by())) {
+        let decided = answered.map(|action| self.evaluate(stage, session, action, &client_name));
+        match decided.and_then(|action| self.verdict(stage, session, action, by())) {
             Ok(verdict) => verdict,
             Err(failure) => {
                 let on_failure = self.service.settings.on_failure;
@@ -78,11 +90,24 @@ impl PolicyCheck {
         if let Some(name) = &self.client_name {
             return name.clone();
         }
-        let name = match session.client {
-            Some(client) => self.service.names.name(client).await,
-            None => ReverseName::Missing,
-        };
+        let name = client_name(&*self.service.names, session).await;
         self.client_name.insert(name).clone()
+    }
+
+    /// What the names of restrictions come to; other actions stay.
+    fn evaluate(
+        &self,
+        stage: Stage,
+        session: &SessionInfo<'_>,
+        action: PolicyAction,
+        client_name: &ReverseName,
+    ) -> PolicyAction {
+        let PolicyAction::Restrictions(restrictions) = action else { return action };
+        let (decided, only_logged) = evaluate(&restrictions, session, client_name);
+        for restriction in only_logged {
+            self.service.log(format_args!("{restriction:?} would refuse (at {})", stage.name()));
+        }
+        decided
     }
 
     fn verdict(
@@ -94,7 +119,8 @@ impl PolicyCheck {
     ) -> Result<Verdict, PolicyFailure> {
         let edit = |edit| Verdict { edits: vec![edit], ..Verdict::default() };
         Ok(match action {
-            PolicyAction::Dunno | PolicyAction::DeferIfReject => Verdict::default(),
+            // A list of restrictions has come to another action.
+            PolicyAction::Dunno | PolicyAction::DeferIfReject | PolicyAction::Restrictions(_) => Verdict::default(),
             PolicyAction::Log(text) => {
                 let helo = session.helo.unwrap_or_default();
                 self.service.log(format_args!("{text} (at {}, helo {helo:?})", stage.name()));
@@ -122,7 +148,7 @@ fn field(text: &str) -> Result<Field, crate::edit::InvalidField> {
 }
 
 fn parse_address(text: &str) -> Result<mail::Address, mail::AddressError> {
-    text.strip_prefix('<').and_then(|text| text.strip_suffix('>')).unwrap_or(text).parse()
+    without_brackets(text).parse()
 }
 
 impl Check for PolicyCheck {

@@ -20,8 +20,6 @@ const UNAVAILABLE: Reply =
     Reply::constant(451, EnhancedCode(4, 3, 0), "Address rewriting unavailable, try again later");
 /// The name of the refusal in the log.
 const BY: &str = "rewrite";
-/// Octets of the header in which addresses are rewritten; those after it stay as they are.
-const HEADER_OCTETS_MAX: usize = 1 << 20;
 /// Addresses in the header of one message that are rewritten; others stay as they are.
 const ADDRESSES_MAX: usize = 1000;
 
@@ -92,7 +90,7 @@ impl HeaderRewriting {
         &self,
         message: &mut dyn CheckedMessage,
     ) -> Result<Vec<(HeaderAddress, AddressClass)>, String> {
-        let header = read_header(message).await.map_err(|error| error.to_string())?;
+        let header = header::read_as_far_as_allowed(message).await.map_err(|error| error.to_string())?;
         let (mut start, mut found) = (0, Vec::new());
         for field in header::fields(&header) {
             let field_start = start;
@@ -111,21 +109,6 @@ impl HeaderRewriting {
         }
         found.truncate(ADDRESSES_MAX);
         Ok(found)
-    }
-}
-
-/// The header of the content as far as it is looked at.
-async fn read_header(message: &mut dyn CheckedMessage) -> std::io::Result<Vec<u8>> {
-    let mut start = Vec::new();
-    loop {
-        let chunk = message.read_content(start.len() as u64).await?;
-        let chunk = &chunk[..chunk.len().min(HEADER_OCTETS_MAX)];
-        let is_whole = chunk.is_empty() || start.len() >= HEADER_OCTETS_MAX;
-        start.extend_from_slice(chunk);
-        if let Some(len) = header::header_len(&start, is_whole) {
-            start.truncate(len);
-            return Ok(start);
-        }
     }
 }
 

@@ -143,7 +143,8 @@ impl DropSubmitter {
         }
         let mut flags = drop_file.body_flags();
         let DropFile { sender, recipients, ret, envid, body_type, smtputf8, mut content } = drop_file;
-        let mail = MailRequest { sender, size: Some(content.len() as u64), body_type, smtputf8, ret, envid };
+        let size = Some(content.len() as u64);
+        let mail = MailRequest { sender, size, body_type, smtputf8, ret, envid, auth: None };
         let mut transaction = Transaction::new(&self.intake, mail);
         transaction.waits_for_room = true;
         let mut refused = match self.content_refusal(&content) {

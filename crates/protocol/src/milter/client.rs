@@ -3,19 +3,24 @@
 //! | state | waits for | then |
 //! |---|---|---|
 //! | Negotiating | the answer to the offer | Ready |
-//! | Ready | the driver's next command | Waiting if the milter answers it, else Ready |
-//! | Waiting | an answer; progress and, at the end of a message, changes may come before it | Ready |
+//! | Ready | commands of the driver; the answers to those that the milter answers, in their order. Progress and, at the end of a message, changes may come before one | Ready |
 //! | Closed | nothing | |
 //!
 //! A violation leads to Closed from every state. What the milter does not want is not sent, and what
 //! it does not answer leaves together with what it does.
+//!
+//! The driver may send commands before the answers to earlier ones have come. An answer other than to
+//! continue ends the message, so the milter may answer the commands after it or ignore them: nobody knows
+//! how many answers follow, and the state is Closed.
+
+use std::collections::VecDeque;
 
 use mail::Reply;
 
 use super::command::{MilterCommand, MilterStep};
 use super::edits::{EditCollector, MilterEdits};
 use super::frame::{Frame, FrameReader, push_frame};
-use super::limits::{MilterLimits, MilterViolation};
+use super::limits::{ANSWER_OCTETS_MAX, FRAME_OCTETS_MAX, MilterLimits, MilterViolation};
 use super::macros::MacroValues;
 use super::negotiation::{self, Agreement};
 use super::reply;
@@ -61,6 +66,8 @@ pub enum MilterAnswer {
 pub struct MilterClient {
     limits: MilterLimits,
     state: State,
+    /// The commands that the milter has yet to answer, in their order.
+    unanswered: VecDeque<MilterStep>,
     agreement: Agreement,
     input: FrameReader,
     output: Vec<u8>,
@@ -75,7 +82,6 @@ pub struct MilterClient {
 enum State {
     Negotiating,
     Ready,
-    Waiting(MilterStep),
     Closed,
 }
 
@@ -87,6 +93,7 @@ impl MilterClient {
         MilterClient {
             limits,
             state: State::Negotiating,
+            unanswered: VecDeque::new(),
             agreement: Agreement::default(),
             input: FrameReader::default(),
             output,
@@ -96,8 +103,8 @@ impl MilterClient {
         }
     }
 
-    /// Sends a command with its macros, if the milter wants it. Returns whether it will answer; then
-    /// the next command must wait for [`MilterEvent::Answer`].
+    /// Sends a command with its macros, if the milter wants it. Returns whether it will answer. The next
+    /// command must wait for [`MilterEvent::Answer`] unless [`MilterClient::takes_commands_ahead`].
     pub fn send(&mut self, command: &MilterCommand<'_>, macros: &dyn MacroValues) -> bool {
         let step = command.step();
         if self.skipped.is_some_and(|skipped| skipped != step) {
@@ -111,9 +118,25 @@ impl MilterClient {
         command.push(&mut self.output, self.agreement.wants_leading_space());
         let is_answered = self.agreement.answers(step);
         if is_answered {
-            self.state = State::Waiting(step);
+            self.unanswered.push_back(step);
         }
         is_answered
+    }
+
+    /// The number of commands that the milter has yet to answer.
+    pub fn unanswered(&self) -> usize {
+        self.unanswered.len()
+    }
+
+    /// Whether the milter reads commands that come before its answer to earlier ones: from version 6 on,
+    /// commands without answers come in one piece with others.
+    pub fn takes_commands_ahead(&self) -> bool {
+        self.agreement.can_leave_unanswered()
+    }
+
+    /// Whether the connection cannot be used any more.
+    pub fn is_closed(&self) -> bool {
+        self.state == State::Closed
     }
 
     /// Whether the milter wants the next command of this kind.
@@ -149,13 +172,20 @@ impl MilterClient {
     /// libmilter only takes the command for it after a message that it did not refuse or accept
     /// early: in other states it ignores the command and the next session.
     fn can_serve_next_session(&self) -> bool {
-        let is_quiet = self.state == State::Ready && self.output.is_empty() && self.input.is_empty();
+        let is_waiting = !self.unanswered.is_empty();
+        let is_quiet = self.state == State::Ready && !is_waiting && self.output.is_empty() && self.input.is_empty();
         is_quiet && self.is_between_messages && self.agreement.can_be_reused()
     }
 
     /// The changes of the message that has ended.
     pub fn take_edits(&mut self) -> MilterEdits {
         self.edits.finish()
+    }
+
+    /// The octets of memory that a new body needs at the most, with the copy that it becomes part of; 0 as
+    /// long as there is none.
+    pub fn new_body_memory(&self) -> usize {
+        self.edits.body_memory()
     }
 
     /// What is to be sent.
@@ -188,18 +218,29 @@ impl MilterClient {
 
     fn next_event(&mut self) -> Result<Option<MilterEvent>, MilterViolation> {
         while self.state != State::Closed
-            && let Some(frame) = self.input.next()?
+            && let Some(frame) = self.input.next(self.frame_octets_max())?
         {
             let event = match self.state {
                 State::Negotiating => Some(self.negotiated(&frame)?),
-                State::Waiting(step) => self.answered(step, &frame)?,
-                State::Ready | State::Closed => return Err(MilterViolation::Unsolicited(frame.code)),
+                State::Ready => match self.unanswered.front() {
+                    Some(step) => self.answered(*step, &frame)?,
+                    None => return Err(MilterViolation::Unsolicited(frame.code)),
+                },
+                State::Closed => None,
             };
             if event.is_some() {
                 return Ok(event);
             }
         }
         Ok(None)
+    }
+
+    /// Only changes may be long, so that many sessions that wait for a milter need little memory.
+    fn frame_octets_max(&self) -> usize {
+        match self.unanswered.front() {
+            Some(MilterStep::EndOfBody) => FRAME_OCTETS_MAX,
+            _ => ANSWER_OCTETS_MAX,
+        }
     }
 
     fn negotiated(&mut self, frame: &Frame) -> Result<MilterEvent, MilterViolation> {
@@ -221,7 +262,10 @@ impl MilterClient {
             return Ok(None);
         }
         let answer = self.answer(step, frame)?;
-        self.state = State::Ready;
+        self.unanswered.pop_front();
+        if answer != MilterAnswer::Continue && !self.unanswered.is_empty() {
+            self.state = State::Closed;
+        }
         self.is_between_messages = is_end && answer == MilterAnswer::Continue;
         Ok(Some(MilterEvent::Answer(answer)))
     }

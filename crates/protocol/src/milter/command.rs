@@ -3,7 +3,7 @@
 
 use std::net::SocketAddr;
 
-use super::frame::{push_frame, push_string};
+use super::frame::{push_frame, push_pieces, push_string};
 
 /// Octets of the body in one command.
 pub const BODY_CHUNK_OCTETS_MAX: usize = 65_535;
@@ -156,7 +156,7 @@ impl MilterCommand<'_> {
             }
             MilterCommand::Header { name, value } => {
                 push_string(out, name);
-                push_string(out, &field_value(value, keeps_space));
+                push_field_value(out, value, keeps_space);
             }
             MilterCommand::Body(chunk) => out.extend_from_slice(chunk),
             MilterCommand::Data | MilterCommand::EndOfHeader | MilterCommand::EndOfBody => {}
@@ -176,10 +176,12 @@ fn push_client(out: &mut Vec<u8>, name: &str, address: Option<SocketAddr>) {
     push_string(out, address.ip().to_string().as_bytes());
 }
 
-/// Lines of a value end in LF; the white space at its start is only sent if the milter wants it.
-fn field_value(value: &[u8], keeps_space: bool) -> Vec<u8> {
+/// Lines of a value end in LF; the white space at its start is only sent if the milter wants it. A NUL
+/// would end it.
+fn push_field_value(out: &mut Vec<u8>, value: &[u8], keeps_space: bool) {
     let value = if keeps_space { value } else { value.trim_ascii_start() };
-    let mut lines: Vec<u8> = value.iter().copied().filter(|octet| *octet != b'\r').collect();
-    lines.truncate(FIELD_VALUE_OCTETS_MAX);
-    lines
+    let start = out.len();
+    push_pieces(out, value, memchr::memchr2_iter(b'\r', 0, value));
+    out.truncate(start + FIELD_VALUE_OCTETS_MAX);
+    out.push(0);
 }

@@ -76,6 +76,10 @@ impl EditCollector {
         std::mem::take(self).edits
     }
 
+    pub(super) fn body_memory(&self) -> usize {
+        self.edits.body.as_ref().map_or(0, |body| body.capacity() + body.len())
+    }
+
     /// Reads a change. False: the frame is none.
     pub(super) fn take(
         &mut self,

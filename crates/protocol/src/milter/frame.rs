@@ -1,6 +1,6 @@
 //! Frames: a length in four octets, a code in one, and data. The length counts the code.
 
-use super::limits::{FRAME_OCTETS_MAX, MilterViolation};
+use super::limits::MilterViolation;
 
 const LENGTH_OCTETS: usize = 4;
 
@@ -28,10 +28,10 @@ impl FrameReader {
     }
 
     /// The next frame, once it is complete.
-    pub(super) fn next(&mut self) -> Result<Option<Frame>, MilterViolation> {
+    pub(super) fn next(&mut self, octets_max: usize) -> Result<Option<Frame>, MilterViolation> {
         let Some((length, rest)) = self.received.split_first_chunk::<LENGTH_OCTETS>() else { return Ok(None) };
         let length = u32::from_be_bytes(*length) as usize;
-        if length > FRAME_OCTETS_MAX {
+        if length > octets_max {
             return Err(MilterViolation::FrameTooLong(length));
         }
         let Some(frame) = rest.get(..length) else { return Ok(None) };
@@ -54,6 +54,16 @@ pub(super) fn push_frame(out: &mut Vec<u8>, code: u8, write: impl FnOnce(&mut Ve
 
 /// Appends a string with its final NUL. A NUL inside would end it, and is left out.
 pub(super) fn push_string(out: &mut Vec<u8>, text: &[u8]) {
-    out.extend(text.iter().copied().filter(|octet| *octet != 0));
+    push_pieces(out, text, memchr::memchr_iter(0, text));
     out.push(0);
+}
+
+/// Appends a text without the octets at these places, which are in ascending order.
+pub(super) fn push_pieces(out: &mut Vec<u8>, text: &[u8], left_out: impl Iterator<Item = usize>) {
+    let mut start = 0;
+    for place in left_out {
+        out.extend_from_slice(&text[start..place]);
+        start = place + 1;
+    }
+    out.extend_from_slice(&text[start..]);
 }

@@ -2,6 +2,8 @@
 
 /// Octets of a frame that a milter may send, without its length. libmilter sends at most 64 KiB.
 pub const FRAME_OCTETS_MAX: usize = 1 << 20;
+/// The same for frames that are not about the end of a message.
+pub const ANSWER_OCTETS_MAX: usize = 64 << 10;
 /// The oldest version that a milter may speak.
 pub const VERSION_MIN: u32 = 2;
 /// The version that is offered, the newest.
@@ -27,8 +29,8 @@ impl Default for MilterLimits {
 /// How a milter violated the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MilterViolation {
-    /// Exceeds [`FRAME_OCTETS_MAX`].
-    #[error("sent a frame of {0} octets, more than {max}", max = FRAME_OCTETS_MAX)]
+    /// Exceeds [`FRAME_OCTETS_MAX`] or [`ANSWER_OCTETS_MAX`].
+    #[error("sent a frame of {0} octets, which is too long")]
     FrameTooLong(usize),
     /// A frame without a code.
     #[error("sent an empty frame")]

@@ -3,6 +3,8 @@
 //! The names before each command are those that Postfix sends, unless the milter has asked for others
 //! when it negotiated.
 
+use std::borrow::Cow;
+
 use super::command::MilterStep;
 use super::frame::{push_frame, push_string};
 use super::limits::MilterViolation;
@@ -15,7 +17,7 @@ const COMMAND: u8 = b'D';
 pub trait MacroValues: Sync {
     /// The value of a macro, whose name is a letter (`i`) or in braces (`{client_addr}`). None: it
     /// has none now, and is not sent.
-    fn value(&self, name: &str) -> Option<String>;
+    fn value(&self, name: &str) -> Option<Cow<'_, str>>;
 }
 
 /// The names that the milter has asked for, by step; None where it has not asked.

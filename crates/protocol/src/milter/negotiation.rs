@@ -106,4 +106,9 @@ impl Agreement {
     pub(super) fn can_be_reused(&self) -> bool {
         self.version >= 6
     }
+
+    /// Whether the milter knows commands without answers, which are as old.
+    pub(super) fn can_leave_unanswered(&self) -> bool {
+        self.version >= 6
+    }
 }

@@ -1,6 +1,8 @@
 //! Sessions with a scripted milter, with its answers whole and split at every octet; and what hostile
 //! milters send.
 
+use std::borrow::Cow;
+
 use mail::{EnhancedCode, Reply};
 
 use super::frame::{push_frame, push_string};
@@ -10,10 +12,10 @@ use super::*;
 struct Macros;
 
 impl MacroValues for Macros {
-    fn value(&self, name: &str) -> Option<String> {
+    fn value(&self, name: &str) -> Option<Cow<'_, str>> {
         match name {
-            "i" => Some("4WxYz".to_owned()),
-            "{client_addr}" => Some("192.0.2.1".to_owned()),
+            "i" => Some("4WxYz".into()),
+            "{client_addr}" => Some("192.0.2.1".into()),
             _ => None,
         }
     }
@@ -86,6 +88,27 @@ const HEADER: MilterCommand<'_> = MilterCommand::Header { name: b"Subject", valu
 fn the_offer_has_the_newest_version_and_all_options() {
     let client = MilterClient::new(MilterLimits::default());
     assert_eq!(client.output(), frame(b'O', &words(&[6, 0x1ff, 0x1f_ffff], b"")));
+}
+
+/// What follows an early answer, and how many answers, depends on the milter.
+#[test]
+fn commands_ahead_are_answered_in_their_order_and_an_early_answer_ends_the_connection() {
+    let mut client = negotiated(6, 0, 0x400, b"");
+    let send_two = |client: &mut MilterClient| {
+        assert!(client.send(&HEADER, &Macros) && client.send(&MilterCommand::EndOfHeader, &Macros));
+        assert_eq!(client.unanswered(), 2);
+    };
+    send_two(&mut client);
+    let go_on = MilterEvent::Answer(MilterAnswer::Continue);
+    let answers = [frame(b's', b""), frame(b'p', b""), frame(b'c', b"")].concat();
+    assert_eq!(receive(&mut client, &answers, 3).unwrap(), [go_on.clone(), MilterEvent::Progress, go_on]);
+    assert!(client.takes_commands_ahead() && client.unanswered() == 0 && !client.is_closed());
+    assert!(client.send(&MilterCommand::Data, &Macros));
+    assert_eq!(answer(&mut client, &frame(b'c', b"")), Ok(MilterAnswer::Continue));
+    send_two(&mut client);
+    assert_eq!(answer(&mut client, &frame(b'a', b"")), Ok(MilterAnswer::Accept));
+    assert!(client.is_closed() && !client.send(&HEADER, &Macros) && !client.quit(true));
+    assert!(!negotiated(4, 0, 0, b"").takes_commands_ahead());
 }
 
 #[test]

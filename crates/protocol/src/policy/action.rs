@@ -5,6 +5,8 @@ use std::str::FromStr;
 
 use mail::{EnhancedCode, Reply};
 
+use super::restriction::{self, PolicyRestriction};
+
 const REJECT: u16 = 554;
 const DEFER: u16 = 450;
 const TEXT: &str = "Access denied";
@@ -36,12 +38,21 @@ pub enum PolicyAction {
     Bcc(Box<str>),
     /// INFO and WARN: a text for the log.
     Log(Box<str>),
+    /// Names of restrictions, of which the first that decides counts.
+    Restrictions(Box<[PolicyRestriction]>),
 }
 
 /// The text is no action that this server has.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("answered {0:?}, which is not an action of this server")]
 pub struct InvalidPolicyAction(Box<str>);
+
+impl PolicyAction {
+    /// REJECT without a text.
+    pub const REJECT: PolicyAction = PolicyAction::Refuse(Reply::constant(REJECT, EnhancedCode(5, 7, 1), TEXT));
+    /// DEFER without a text.
+    pub const DEFER: PolicyAction = PolicyAction::Refuse(Reply::constant(DEFER, EnhancedCode(4, 7, 1), TEXT));
+}
 
 impl FromStr for PolicyAction {
     type Err = InvalidPolicyAction;
@@ -69,7 +80,7 @@ impl FromStr for PolicyAction {
                 Ok(code @ 400..600) => PolicyAction::Refuse(reply(code, rest).ok_or_else(invalid)?),
                 _ => PolicyAction::Ok,
             },
-            _ => return Err(invalid()),
+            _ => PolicyAction::Restrictions(restriction::parse_list(action).ok_or_else(invalid)?),
         })
     }
 }

@@ -68,6 +68,13 @@ fn every_action_is_understood() {
         ("FILTER smtp:[127.0.0.1]:10025", PolicyAction::Filter("smtp:[127.0.0.1]:10025".into())),
         ("BCC a@b.test", PolicyAction::Bcc("a@b.test".into())),
         ("WARN look", PolicyAction::Log("look".into())),
+        ("permit", PolicyAction::Restrictions([PolicyRestriction::Permit].into())),
+        (
+            "permit_mynetworks, warn_if_reject reject",
+            PolicyAction::Restrictions(
+                [PolicyRestriction::PermitNetworks, PolicyRestriction::WarnIfReject, PolicyRestriction::Reject].into(),
+            ),
+        ),
     ] {
         assert_eq!(text.parse(), Ok(expected), "{text}");
     }
@@ -80,7 +87,9 @@ fn every_action_is_understood() {
         "REDIRECT",
         "REJECT 4.7.1 no",
         "450 5.7.1 no",
-        "permit",
+        "permit_mynetworks check_client_access",
+        "reject_unauth_destination some text",
+        ",",
     ] {
         assert!(text.parse::<PolicyAction>().is_err(), "{text}");
     }

@@ -135,6 +135,8 @@ pub struct MailRequest {
     pub ret: Option<DsnReturn>,
     /// ENVID= (RFC 3461) as received: valid xtext that decodes to printable ASCII.
     pub envid: Option<Box<str>>,
+    /// AUTH= (RFC 4954 section 5), decoded. Nothing confirms it.
+    pub auth: Option<Box<str>>,
 }
 
 /// A password sent by a client.

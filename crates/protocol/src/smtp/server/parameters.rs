@@ -29,9 +29,9 @@ pub struct MailParameters {
     pub ret: Option<DsnReturn>,
     /// ENVID, in xtext.
     pub envid: Option<Box<str>>,
-    /// AUTH=, the identity asserted by another server. It is not trusted, which is equivalent to
-    /// `<>`.
-    pub auth: Option<()>,
+    /// AUTH=, the identity that the client asserts, decoded: `<>` or a mailbox (RFC 4954 section 5). Only
+    /// filters are told of it.
+    pub auth: Option<Box<str>>,
 }
 
 impl MailParameters {
@@ -132,9 +132,9 @@ fn envid(value: &str) -> Option<Box<str>> {
 }
 
 /// `<>`, or a mailbox in xtext.
-fn auth(value: &str) -> Option<()> {
+fn auth(value: &str) -> Option<Box<str>> {
     let sound = (1..=AUTH_OCTETS_MAX).contains(&value.len()) && is_printable_xtext(&ascii_placeholder(value));
-    sound.then_some(())
+    sound.then(|| decoded_xtext(value).into())
 }
 
 /// NEVER stands alone (RFC 3461 section 4.1).
@@ -184,6 +184,19 @@ fn is_printable_xtext(text: &str) -> bool {
     true
 }
 
+/// Decodes what [`is_printable_xtext`] has found valid.
+fn decoded_xtext(text: &str) -> String {
+    let mut decoded = String::with_capacity(text.len());
+    let mut pieces = text.split('+');
+    decoded.push_str(pieces.next().unwrap_or_default());
+    for piece in pieces {
+        let digits = piece.as_bytes().first_chunk().and_then(|&[high, low]| Some(hex(high)? * 16 + hex(low)?));
+        decoded.extend(digits.map(char::from));
+        decoded.push_str(piece.get(2..).unwrap_or_default());
+    }
+    decoded
+}
+
 /// A hex digit of xtext: upper case only.
 fn hex(byte: u8) -> Option<u8> {
     match byte {
@@ -207,7 +220,7 @@ mod tests {
             smtputf8: Some(()),
             ret: Some(DsnReturn::Headers),
             envid: Some("a+2Bb".into()),
-            auth: Some(()),
+            auth: Some("e=mc2@x".into()),
         };
         assert_eq!(found, expected);
         assert_eq!(MailParameters::parse("SIZE=99999999999999999999").unwrap().size, Some(u64::MAX));

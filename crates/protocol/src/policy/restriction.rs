@@ -1,0 +1,62 @@
+//! Restrictions: names of Postfix's checks that a policy service may answer instead of an action, several
+//! in a row.
+//!
+//! Those have a meaning here that ask nothing of a table or of the DNS beyond the client's name. A list with
+//! another one is invalid as a whole: a part of it could let in what the rest refuses.
+
+use std::str::FromStr;
+
+/// Restrictions of one answer.
+const RESTRICTIONS_MAX: usize = 20;
+
+/// A restriction that the mail server evaluates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PolicyRestriction {
+    /// permit.
+    Permit,
+    /// permit_mynetworks.
+    PermitNetworks,
+    /// permit_sasl_authenticated.
+    PermitUsers,
+    /// permit_auth_destination.
+    PermitAuthDestination,
+    /// reject.
+    Reject,
+    /// defer.
+    Defer,
+    /// reject_unauth_destination and defer_unauth_destination.
+    RejectUnauthDestination,
+    /// reject_unknown_client_hostname.
+    RejectUnknownClient,
+    /// reject_unknown_reverse_client_hostname.
+    RejectUnknownReverseClient,
+    /// warn_if_reject: if the next one refuses, that is only logged.
+    WarnIfReject,
+}
+
+impl FromStr for PolicyRestriction {
+    type Err = ();
+
+    fn from_str(name: &str) -> Result<Self, ()> {
+        Ok(match &*name.to_ascii_lowercase() {
+            "permit" => PolicyRestriction::Permit,
+            "permit_mynetworks" => PolicyRestriction::PermitNetworks,
+            "permit_sasl_authenticated" => PolicyRestriction::PermitUsers,
+            "permit_auth_destination" => PolicyRestriction::PermitAuthDestination,
+            "reject" => PolicyRestriction::Reject,
+            "defer" => PolicyRestriction::Defer,
+            "reject_unauth_destination" | "defer_unauth_destination" => PolicyRestriction::RejectUnauthDestination,
+            "reject_unknown_client_hostname" | "reject_unknown_client" => PolicyRestriction::RejectUnknownClient,
+            "reject_unknown_reverse_client_hostname" => PolicyRestriction::RejectUnknownReverseClient,
+            "warn_if_reject" => PolicyRestriction::WarnIfReject,
+            _ => return Err(()),
+        })
+    }
+}
+
+/// Reads a list, separated by blanks or commas. None: it is empty, too long, or has a name without a meaning.
+pub(super) fn parse_list(text: &str) -> Option<Box<[PolicyRestriction]>> {
+    let names = text.split([' ', '\t', ',']).filter(|name| !name.is_empty());
+    let list: Option<Vec<PolicyRestriction>> = names.map(|name| name.parse().ok()).collect();
+    list.filter(|list| (1..=RESTRICTIONS_MAX).contains(&list.len())).map(Vec::into_boxed_slice)
+}
