@@ -103,8 +103,7 @@ fn key_records(server: &MailServer) -> anyhow::Result<Vec<ExpectedRecord>> {
 
 /// What makes TLS with this server safer.
 fn tls_records(domain: &str, server: &MailServer) -> impl Iterator<Item = ExpectedRecord> {
-    let optional =
-        |name, data, purpose| ExpectedRecord { name, data, importance: Importance::Optional, purpose };
+    let optional = |name, data, purpose| ExpectedRecord { name, data, importance: Importance::Optional, purpose };
     let sts = optional(
         format!("_mta-sts.{domain}"),
         text(TextKind::MtaSts, &format!("; id={};", sts_policy_id(server))),

@@ -92,8 +92,7 @@ impl MailServer {
                 Err(error) => self.remarks.push(format!("no TLSA record: {error}")),
             }
         }
-        let is_own =
-            |certificate: &&Certificate| certificate.names().iter().any(|name| covers(name, &self.hostname));
+        let is_own = |certificate: &&Certificate| certificate.names().iter().any(|name| covers(name, &self.hostname));
         let mut presented: Vec<&Certificate> = loaded.iter().filter(is_own).collect();
         if presented.is_empty() {
             // Clients that ask for another name get the first certificate.
@@ -106,9 +105,7 @@ impl MailServer {
 fn is_public(address: &IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => !(address.is_private() || address.is_loopback() || address.is_link_local()),
-        IpAddr::V6(address) => {
-            !(address.is_unique_local() || address.is_loopback() || address.is_unicast_link_local())
-        }
+        IpAddr::V6(address) => !(address.is_unique_local() || address.is_loopback() || address.is_unicast_link_local()),
     }
 }
 

@@ -69,12 +69,7 @@ fn compare_key(key: &PrivateKey, texts: &[Box<[u8]>]) -> Finding {
 }
 
 /// What a valid SPF record of the domain says about mail that leaves this server.
-pub(super) async fn judge_spf(
-    dns: &dyn DnsLookup,
-    domain: &str,
-    server: &MailServer,
-    answer: &DnsAnswer,
-) -> Finding {
+pub(super) async fn judge_spf(dns: &dyn DnsLookup, domain: &str, server: &MailServer, answer: &DnsAnswer) -> Finding {
     let sender = Address::new("postmaster", domain).ok();
     let mut faults = Vec::new();
     for address in &server.senders {
