@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use dns::{QueryType, TlsaRecord, reverse_name};
-use sender_auth::signing::{PrivateKey, key_record};
+use sender_auth::signing::{PrivateKey, SigningKey, key_record};
 
 use super::mail_server::MailServer;
 use super::text_kind::TextKind;
@@ -89,8 +89,8 @@ pub(super) fn records(domain: &str, server: &MailServer) -> anyhow::Result<Vec<E
 
 /// The keys that sign the domain's mail, which may be those of a parent domain.
 fn key_records(server: &MailServer) -> anyhow::Result<Vec<ExpectedRecord>> {
-    let keys = server.signing.iter().flat_map(|signing| signing.keys.iter().map(|key| (&signing.domain, key)));
-    let record = |(domain, key): (&Box<str>, &sender_auth::signing::SigningKey)| {
+    let keys = server.signing.iter().flat_map(|signing| signing.keys.iter().map(|key| (&*signing.domain, key)));
+    let record = |(domain, key): (&str, &SigningKey)| {
         Ok(ExpectedRecord {
             name: key_record::record_name(&key.selector, domain),
             data: ExpectedData::DkimKey { key: key.key.clone(), value: key_record::record_value(&key.key)? },
@@ -175,7 +175,7 @@ impl fmt::Display for ExpectedRecord {
 
 #[cfg(test)]
 mod tests {
-    use sender_auth::signing::{SigningDomain, SigningKey};
+    use sender_auth::signing::SigningDomain;
 
     use super::*;
 
