@@ -273,7 +273,10 @@ concurrency = 0
 
 [[domain]]
 name = "away.test"
-transport = "smtp"
+transport = "away"
+
+[transport.away]
+type = "smtp"
 next_hop = "[127.0.0.1]:1"
 """,
     }
