@@ -10,7 +10,7 @@ import unittest
 
 from harness import Client, ServerCase, await_that, folder
 from name_server import NameServer
-from outbound import await_event, metrics
+from outbound import await_event, mail_events, metrics
 from peers.mailrace import Mailrace
 
 ID = "mx.bench.test"
@@ -257,6 +257,49 @@ dmarc = { quarantine = "hold", temperror = "defer" }
     def test_mail_is_held_where_the_operator_wants(self):
         self.assertEqual(self.send(message("ann@soft.test"), source=PASSED).code, 250)
         await_event(self.server, "held")
+
+
+class Queued(SenderAuthCase):
+    MODES = {
+        "spf": "observe",
+        "dmarc": "enforce",
+        "more": """
+[sender_auth.actions]
+dmarc = { quarantine = { queue = "suspicious" } }
+
+[[queue]]
+name = "suspicious"
+concurrency = 0
+
+[[domain]]
+name = "away.test"
+transport = "away"
+
+[transport.away]
+type = "smtp"
+next_hop = "[127.0.0.1]:1"
+""",
+    }
+
+    def test_mail_goes_to_the_queue_of_its_verdict(self):
+        for author in ("ann@soft.test", "ann@good.test"):
+            with Client(self.server.port, source=PASSED) as client:
+                client.greet()
+                local_part = author.partition("@")[2].partition(".")[0]
+                reply = client.deliver(message(author), f"{local_part}@away.test", sender="ann@good.test")
+                self.assertEqual(reply.code, 250, reply)
+        # The queue of the first message is held; the second one is tried at once.
+        await_event(self.server, "deferred", to="<good@away.test>")
+        self.assertEqual(mail_events(self.server, "deferred", to="<soft@away.test>"), [])
+        self.assertEqual(self.server.queued(), 2)
+
+    def test_a_queue_that_does_not_exist_is_an_error_of_the_configuration(self):
+        config = self.server.config.with_name("faulty.toml")
+        config.write_text(self.server.config.read_text().replace('{ queue = "suspicious" }', '{ queue = "suspicius" }'))
+        argv = [str(self.server.binary), "check", "--config", str(config)]
+        checked = subprocess.run(argv, capture_output=True, text=True, timeout=60)
+        self.assertEqual(checked.returncode, 78, checked.stderr)
+        self.assertIn("suspicius", checked.stderr)
 
 
 class Rules(SenderAuthCase):

@@ -7,6 +7,7 @@ Needs root for Postfix, and for the policy host, which listens on port 443 of a 
 
 import http.server
 import os
+import re
 import shutil
 import ssl
 import subprocess
@@ -17,6 +18,7 @@ import unittest.mock
 from outbound import OutboundCase, await_event, mail_events, metrics
 from peers.postfix import Postfix
 from signed_zone import Authority, Unbound, can_sign_zones
+from test_dkim_signing import Keys
 
 _POLICY_ADDRESS = "127.0.0.77"
 _POLICY = "version: STSv1\nmode: {}\nmx: {}\nmax_age: 86400\n"
@@ -277,18 +279,22 @@ class Records(OutboundCase):
         self.certificate = authority.issue("mx.bench.test")
         self.digest = authority.key_digest(self.certificate)
         extra = f'\n[[certificate]]\nchain = "{self.certificate}"\nkey = "{self.certificate}"\n'
-        self.server = self.configure(names=self.zone, extra=extra)
+        self.keys = Keys(self.folder)
+        self.server = self.configure(names=self.zone, extra=extra + self.keys.section())
 
-    def dns(self, *argv):
-        command = [str(self.server.binary), "dns", "--config", str(self.server.config), "bench.test", *argv]
+    def dns(self, *argv, server=None):
+        server = server or self.server
+        command = [str(server.binary), "dns", "--config", str(server.config), "bench.test", *argv]
         return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
     def publish(self):
         self.zone.mx("bench.test", 10, "mx.bench.test")
         self.zone.a("mx.bench.test", "127.0.0.1")
         self.zone.ptr("127.0.0.1", "mx.bench.test")
-        self.zone.txt("bench.test", "v=spf1 a -all")
+        self.zone.txt("bench.test", "v=spf1 a:mx.bench.test -all")
         self.zone.txt("_dmarc.bench.test", "v=DMARC1; p=reject")
+        for name, value in self.keys.records.items():
+            self.zone.txt(name.rstrip("."), value.decode())
 
     def test_it_prints_what_should_be_published(self):
         self.publish()
@@ -298,6 +304,8 @@ class Records(OutboundCase):
                      "1.0.0.127.in-addr.arpa. IN PTR mx.bench.test.",
                      f"_25._tcp.mx.bench.test. IN TLSA 3 1 1 {self.digest.hex()}"]:  # fmt: skip
             self.assertIn(line, printed.stdout.splitlines())
+        for selector in self.keys.files:
+            self.assertIn(f'\n{selector}._domainkey.bench.test. IN TXT ', printed.stdout)
         self.assertIn('_smtp._tls.bench.test. IN TXT "v=TLSRPTv1; rua=mailto:postmaster@bench.test"', printed.stdout)
 
     def test_the_check_finds_what_is_missing_and_what_differs(self):
@@ -318,6 +326,53 @@ class Records(OutboundCase):
         self.assertEqual(self.dns("--check").returncode, 0)
         self.zone.broken.add("_dmarc.bench.test")
         self.assertEqual(self.dns("--check").returncode, 69)
+
+    def assert_fault(self, line, fault, server=None):
+        checked = self.dns("--check", server=server)
+        self.assertEqual(checked.returncode, 1, checked.stdout)
+        # A long record, and what is published, are on further lines.
+        pattern = rf"^differs  {re.escape(line)}.*\n(?: .*\n)*? +fault: (.*)$"
+        found = re.search(pattern, checked.stdout, re.M)
+        self.assertIsNotNone(found, checked.stdout)
+        self.assertIn(fault, found[1])
+
+    def test_the_check_judges_what_the_records_say(self):
+        self.publish()
+        for text, fault in [
+            ("v=spf1 -all", "fail for mail from 127.0.0.1, an address of this server"),
+            ("v=spf1 ip4:192.0.2.1 ~all", "softfail for mail from 127.0.0.1"),
+            ("v=spf1 include:nowhere.test -all", "permerror for mail from 127.0.0.1"),
+            ("v=spf1 mx: -all", "its syntax is invalid"),
+            ("v=spf1; mx -all", "receivers ignore it: expected v=spf1, and then a space"),
+        ]:
+            self.zone.replace_txt("bench.test", text)
+            self.assert_fault("bench.test. IN TXT", fault)
+        self.zone.replace_txt("bench.test", "v=spf1 mx -all")
+        self.assertEqual(self.dns("--check").returncode, 0)
+        self.zone.replace_txt("_dmarc.bench.test", "v=DMARC1; p=rejct")
+        self.assert_fault("_dmarc.bench.test. IN TXT", "`p=rejct`: expected none, quarantine or reject")
+        self.zone.replace_txt("_dmarc.bench.test", "v=DMARC1; p=none")
+        self.zone.txt("_smtp._tls.bench.test", "v=TLSRPTv1; rua=postmaster")
+        self.assert_fault("_smtp._tls.bench.test. IN TXT", "expected mailto:")
+
+    def test_the_check_holds_published_keys_against_the_private_ones(self):
+        self.publish()
+        name = "ed25519._domainkey.bench.test"
+        self.zone.replace_txt(name, "v=DKIM1; k=ed25519; p=11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=")
+        self.assert_fault(f"{name}. IN TXT", "belongs to another private key")
+        self.zone.records.pop((name, 16))
+        checked = self.dns("--check")
+        self.assertEqual(checked.returncode, 1, checked.stdout)
+        self.assertIn(f"missing  {name}. IN TXT", checked.stdout)
+
+    def test_what_cannot_be_judged_is_noted(self):
+        relayed = self.configure("relayed", names=self.zone, smtp='next_hop = "relay.bench.test"')
+        self.publish()
+        self.zone.replace_txt("bench.test", "v=spf1 a:relay.bench.test -all")
+        checked = self.dns("--check", server=relayed)
+        self.assertEqual(checked.returncode, 0, checked.stdout)
+        self.assertIn("note     mail to other domains leaves by relay.bench.test: SPF is not judged", checked.stdout)
+        self.assertIn("note     no DKIM record: no key signs for bench.test", checked.stdout)
 
 
 if __name__ == "__main__":

@@ -70,6 +70,11 @@ impl<'f, 'i> Section<'f, 'i> {
         self.entries.contains_key(key)
     }
 
+    /// Whether the value of the key is a table.
+    pub(super) fn is_table(&self, key: &str) -> bool {
+        self.entries.get(key).is_some_and(|value| value.get_ref().is_table())
+    }
+
     /// The value of `key`, if it is there and valid.
     pub(super) fn take<T>(&mut self, key: &'static str, kind: &ValueKind<T>) -> Option<T> {
         self.take_spanned(key, kind).map(Spanned::into_inner)

@@ -3,6 +3,7 @@
 //! Names in records are those of hosts: in lower case, with A-labels, and left out if they are
 //! invalid. The number of records that are used is limited; of more, always the same ones are used.
 
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
@@ -74,6 +75,14 @@ pub struct TlsaRecord {
     pub matching: u8,
     /// The certificate association data.
     pub data: Box<[u8]>,
+}
+
+/// Its data as in a zone file.
+impl fmt::Display for TlsaRecord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} {} ", self.usage, self.selector, self.matching)?;
+        self.data.iter().try_for_each(|octet| write!(f, "{octet:02x}"))
+    }
 }
 
 impl QueryType {

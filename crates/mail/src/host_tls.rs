@@ -116,6 +116,24 @@ impl DaneRecord {
         };
         Some(DaneRecord { usage, selector, matching, data: data.into() })
     }
+
+    /// The numbers of usage, selector and matching type.
+    pub fn numbers(&self) -> (u8, u8, u8) {
+        let usage = match self.usage {
+            DaneUsage::TrustAnchor => 2,
+            DaneUsage::EndEntity => 3,
+        };
+        let selector = match self.selector {
+            DaneSelector::Certificate => 0,
+            DaneSelector::PublicKey => 1,
+        };
+        let matching = match self.matching {
+            DaneMatching::Full => 0,
+            DaneMatching::Sha256 => 1,
+            DaneMatching::Sha512 => 2,
+        };
+        (usage, selector, matching)
+    }
 }
 
 impl HostTls {
@@ -196,14 +214,16 @@ mod tests {
         for usage in 0..=255 {
             for selector in 0..=255 {
                 let is_known = matches!((usage, selector), (2 | 3, 0 | 1));
-                assert_eq!(DaneRecord::new(usage, selector, 1, &[7; 32]).is_some(), is_known, "{usage} {selector}");
+                let numbers = DaneRecord::new(usage, selector, 1, &[7; 32]).map(|record| record.numbers());
+                assert_eq!(numbers, is_known.then_some((usage, selector, 1)), "{usage} {selector}");
             }
         }
         for (matching, octets, is_usable) in
             [(0, 0, false), (0, 1, true), (0, 900, true), (1, 31, false), (1, 33, false), (2, 64, true), (2, 32, false)]
         {
             let record = DaneRecord::new(3, 1, matching, &vec![1; octets]);
-            assert_eq!(record.is_some(), is_usable, "{matching} with {octets} octets");
+            let numbers = record.map(|record| record.numbers());
+            assert_eq!(numbers, is_usable.then_some((3, 1, matching)), "{matching} with {octets} octets");
         }
         assert_eq!(DaneRecord::new(3, 1, 3, &[7; 32]), None);
         assert_eq!(DaneRecord::new(3, 1, 255, &[7; 64]), None);

@@ -348,8 +348,9 @@ pub struct DnsArgs {
     pub domain: String,
     /// Compare them with what is published
     ///
-    /// For SPF, DMARC, MTA-STS and TLSRPT any record of the kind is right. MTA-STS, TLSRPT and TLSA
-    /// may be missing.
+    /// DKIM keys must belong to the private ones. SPF, DMARC, MTA-STS and TLSRPT may say other things
+    /// than the proposed records: what receivers would ignore is a fault, and SPF must pass for mail
+    /// from this server. MTA-STS, TLSRPT and TLSA may be missing.
     #[arg(long)]
     pub check: bool,
 }

@@ -120,15 +120,31 @@ pub fn check(config: &Config, domain: &str) -> anyhow::Result<()> {
 /// The domain in the form of the DNS, and the keys that sign for it, its parents' included.
 fn keys_of(config: &Config, domain: &str, runtime: &Runtime) -> anyhow::Result<(Box<str>, SigningDomain)> {
     let domain = to_domain(domain)?;
+    let missing = || ExitError { code: exit::NEGATIVE, text: format!("no key signs for {domain}") };
+    let found = signing_domain(config, &domain, runtime)?.ok_or_else(missing)?;
+    Ok((domain, found))
+}
+
+/// The keys that sign for a domain, its parents' included; None: there are none. The domain is in lower case
+/// and has A-labels.
+///
+/// # Errors
+///
+/// A key cannot be read, or the table of keys does not answer.
+pub(crate) fn signing_domain(
+    config: &Config,
+    domain: &str,
+    runtime: &Runtime,
+) -> anyhow::Result<Option<SigningDomain>> {
+    if !config.signing.has_keys() {
+        return Ok(None);
+    }
     let mut opener = TableOpener::new(config, TablePurpose::Query, Arc::new(|_| {}));
     let table = config.signing.table.as_ref().map(|name| opener.get_or_open(name)).transpose()?;
     let keys = signing::load_keys(config, table)?;
     let signer = Signer::start(keys, &SigningThreadsConfig::default(), None, Arc::default())?;
-    let found = runtime.block_on(signer.keys_of(&domain));
-    let found = found.map_err(|error| ExitError { code: exit::UNAVAILABLE, text: error.to_string() })?;
-    let missing = || ExitError { code: exit::NEGATIVE, text: format!("no key signs for {domain}") };
-    let found = found.ok_or_else(missing)?;
-    Ok((domain, found))
+    let found = runtime.block_on(signer.keys_of(domain));
+    Ok(found.map_err(|error| ExitError { code: exit::UNAVAILABLE, text: error.to_string() })?)
 }
 
 fn note_parent(domain: &str, keys: &SigningDomain) {

@@ -1,35 +1,40 @@
-//! `mailrace dns DOMAIN`: the DNS records that a domain should have if this server receives its mail,
-//! as lines of a zone file; `--check` holds what is published against them.
+//! `mailrace dns DOMAIN`: the DNS records that a domain should have if this server receives and signs its
+//! mail, as lines of a zone file; `--check` holds what is published against them.
 //!
 //! The exit code of the check is 1 if a record differs or is missing that mail needs, and 69 if the
 //! DNS does not answer.
 
 mod expected;
+mod mail_server;
 mod published;
+mod text_kind;
 
 use std::io::Write;
-use std::net::IpAddr;
 
 use anyhow::Context;
 use config::Config;
-use dns::{AddressFamilies, DnsAnswer, Resolver, to_ascii};
+use dns::{Resolver, to_ascii};
 use mta_sts::{FetchConfig, PolicyFetcher};
 
 use crate::cli::DnsArgs;
+use crate::dkim_command::signing_domain;
 use crate::exit::{self, ExitError};
 use crate::output::output;
-use expected::{ExpectedRecord, Importance, MailServer};
+use expected::{ExpectedRecord, Importance};
+use mail_server::MailServer;
 use published::Finding;
+use text_kind::TextKind;
 
 /// Prints the records, or the result of the check.
 pub fn run(config: &Config, args: &DnsArgs) -> anyhow::Result<()> {
     let domain = to_ascii(&args.domain)
         .ok_or_else(|| ExitError { code: exit::USAGE, text: format!("'{}' is not a domain", args.domain) })?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("starting")?;
+    let signing = signing_domain(config, &domain, &runtime);
     runtime.block_on(async {
         let resolver = Resolver::new(&config.dns)?;
-        let server = MailServer::from_config(config, own_addresses(&resolver, &config.hostname).await);
-        let records = expected::records(&domain, &server);
+        let server = MailServer::new(config, &resolver, &domain, signing).await;
+        let records = expected::records(&domain, &server)?;
         match args.check {
             true => check(&resolver, &domain, &server, &records).await,
             false => print(&domain, &server, &records),
@@ -37,18 +42,10 @@ pub fn run(config: &Config, args: &DnsArgs) -> anyhow::Result<()> {
     })
 }
 
-/// The addresses that the DNS has for this host.
-async fn own_addresses(resolver: &Resolver, hostname: &str) -> Vec<IpAddr> {
-    match resolver.addresses(hostname, AddressFamilies::Both).await.answer {
-        DnsAnswer::Addresses(addresses) => addresses.to_vec(),
-        _ => Vec::new(),
-    }
-}
-
 fn print(domain: &str, server: &MailServer, records: &[ExpectedRecord]) -> anyhow::Result<()> {
     let mut out = output();
     writeln!(out, "; Mail for {domain}, received and sent by {}", server.hostname)?;
-    server.remarks().try_for_each(|remark| writeln!(out, "; {remark}"))?;
+    server.remarks.iter().try_for_each(|remark| writeln!(out, "; {remark}"))?;
     for record in records {
         writeln!(out, "\n; {}", record.purpose)?;
         writeln!(out, "{record}")?;
@@ -66,29 +63,21 @@ async fn check(
 ) -> anyhow::Result<()> {
     let mut out = output();
     let (mut differences, mut unanswered) = (0, 0);
-    server.remarks().try_for_each(|remark| writeln!(out, "note     {remark}"))?;
+    server.remarks.iter().try_for_each(|remark| writeln!(out, "note     {remark}"))?;
     for record in records {
-        let finding = published::compare(record, &resolver.lookup(&record.name, record.kind()).await.answer);
-        let is_optional = record.importance == Importance::Optional;
-        let word = match &finding {
-            Finding::Same => "ok      ",
-            Finding::Missing if is_optional => "optional",
-            Finding::Missing => "missing ",
-            Finding::Different(_) => "differs ",
-            Finding::Unanswered(_) => "unknown ",
+        let answer = resolver.lookup(&record.name, record.query_type()).await.answer;
+        let finding = match published::compare(record, &answer) {
+            Finding::Same if record.is_text(TextKind::SPF) => {
+                published::judge_spf(resolver, domain, server, &answer).await
+            }
+            finding => finding,
         };
-        writeln!(out, "{word} {record}")?;
+        write_finding(&mut out, record, &finding)?;
         match finding {
-            Finding::Different(published) => {
-                differences += 1;
-                published.iter().try_for_each(|text| writeln!(out, "         published: {text}"))?;
-            }
-            Finding::Missing => differences += usize::from(!is_optional),
-            Finding::Unanswered(why) => {
-                unanswered += 1;
-                writeln!(out, "         {why}")?;
-            }
-            Finding::Same if record.announces_sts_policy() => {
+            Finding::Different { .. } => differences += 1,
+            Finding::Missing => differences += usize::from(record.importance == Importance::Needed),
+            Finding::Unanswered(_) => unanswered += 1,
+            Finding::Same if record.is_text(TextKind::MtaSts) => {
                 differences += usize::from(!check_sts_policy(resolver, domain, server, &mut out).await?);
             }
             Finding::Same => {}
@@ -98,6 +87,25 @@ async fn check(
         (0, 0) => Ok(()),
         (0, _) => Err(ExitError { code: exit::UNAVAILABLE, text: "the DNS did not answer all queries".into() }.into()),
         (count, _) => Err(ExitError { code: exit::NEGATIVE, text: format!("{count} of the records differ") }.into()),
+    }
+}
+
+fn write_finding(out: &mut impl Write, record: &ExpectedRecord, finding: &Finding) -> std::io::Result<()> {
+    let word = match finding {
+        Finding::Same => "ok      ",
+        Finding::Missing if record.importance == Importance::Optional => "optional",
+        Finding::Missing => "missing ",
+        Finding::Different { .. } => "differs ",
+        Finding::Unanswered(_) => "unknown ",
+    };
+    writeln!(out, "{word} {record}")?;
+    match finding {
+        Finding::Different { published, faults } => {
+            published.iter().try_for_each(|text| writeln!(out, "         published: {text}"))?;
+            faults.iter().try_for_each(|fault| writeln!(out, "         fault: {fault}"))
+        }
+        Finding::Unanswered(why) => writeln!(out, "         {why}"),
+        Finding::Same | Finding::Missing => Ok(()),
     }
 }
 

@@ -209,12 +209,13 @@ pub fn classifier_rules(
     let local = config.domains.iter().filter(is_maildir).map(|domain| domain.name.clone()).collect();
     let each = |(number, queue): (QueueNumber, &QueueSettings)| (number, queue.rules.clone());
     let rules = || numbered().map(each);
-    let named = config.content.iter().filter_map(|rule| match &rule.action {
-        ContentAction::Queue(name) => Some((name.clone(), number_of(name)?)),
+    let by_content = config.content.iter().filter_map(|rule| match &rule.action {
+        ContentAction::Queue(name) => Some(&**name),
         _ => None,
     });
+    let named = by_content.chain(config.sender_auth.actions.queues());
     ClassifierRules {
-        chosen: named.collect(),
+        chosen: named.filter_map(|name| Some((name.into(), number_of(name)?))).collect(),
         headers: rules().flat_map(|(n, rules)| rules.headers.into_iter().map(move |rule| (rule, n))).collect(),
         senders: rules().flat_map(|(n, rules)| rules.senders.into_iter().map(move |rule| (rule, n))).collect(),
         sender_tables: rules().filter_map(|(n, rules)| Some((tables.find(&rules.sender_table?)?.clone(), n))).collect(),

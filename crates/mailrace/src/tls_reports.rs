@@ -1,13 +1,11 @@
 //! Sessions with the hosts of other domains, as rows of SMTP TLS reports (RFC 8460).
 
-use std::fmt::Write;
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use config::Config;
-use mail::{
-    DaneMatching, DaneRecord, DaneSelector, DaneUsage, HostTls, TlsFailure, TlsSession, TlsSessionLog, VerifiedBy,
-};
+use dns::TlsaRecord;
+use mail::{DaneRecord, HostTls, TlsFailure, TlsSession, TlsSessionLog, VerifiedBy};
 use sender_auth::reports::{Observation, ReportCollector, ReportKind, ReportRow, ReportSubject, TlsRow};
 
 /// What takes sessions; None if they are not reported.
@@ -58,25 +56,8 @@ fn policy(demand: &HostTls) -> (&'static str, Vec<Box<str>>) {
 
 /// A TLSA record as in a zone file.
 fn tlsa_text(record: &DaneRecord) -> Box<str> {
-    let usage = match record.usage {
-        DaneUsage::TrustAnchor => 2,
-        DaneUsage::EndEntity => 3,
-    };
-    let selector = match record.selector {
-        DaneSelector::Certificate => 0,
-        DaneSelector::PublicKey => 1,
-    };
-    let matching = match record.matching {
-        DaneMatching::Full => 0,
-        DaneMatching::Sha256 => 1,
-        DaneMatching::Sha512 => 2,
-    };
-    let mut text = format!("{usage} {selector} {matching} ");
-    for octet in &record.data {
-        // Writing into a string cannot fail.
-        let _ = write!(text, "{octet:02x}");
-    }
-    text.into()
+    let (usage, selector, matching) = record.numbers();
+    TlsaRecord { usage, selector, matching, data: record.data.clone() }.to_string().into()
 }
 
 #[cfg(test)]

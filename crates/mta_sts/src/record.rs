@@ -20,6 +20,11 @@ pub fn policy_id(texts: &[Box<[u8]>]) -> Option<Box<str>> {
     is_valid.then(|| id.into())
 }
 
+/// Whether a text is such a record, with or without a valid id.
+pub fn is_policy_record(text: &[u8]) -> bool {
+    fields_after_version(text).is_some()
+}
+
 /// What follows `v=STSv1` and its semicolon.
 fn fields_after_version(text: &[u8]) -> Option<&str> {
     let fields = std::str::from_utf8(text).ok()?.strip_prefix("v=STSv1")?;
@@ -49,6 +54,7 @@ mod tests {
             "v=STSv1; a=b; id=20160831085700Z",
         ] {
             assert_eq!(id(&[text]).as_deref(), Some("20160831085700Z"), "{text}");
+            assert!(is_policy_record(text.as_bytes()), "{text}");
             assert_eq!(id(&["v=spf1 -all", text]).as_deref(), Some("20160831085700Z"), "{text}");
         }
     }

@@ -11,7 +11,7 @@ use crate::dkim::key::PublicKey;
 use crate::dkim::verify;
 use crate::message_header::MessageHeader;
 
-pub(crate) use results_field::vouches_for;
+pub(crate) use results_field::says_dmarc_passed;
 pub(crate) use set::{ArcSet, find_chain};
 
 /// The most sets of a chain (RFC 8617 section 5.1.1.2 allows instances up to 50).
@@ -26,7 +26,8 @@ pub enum ArcResult {
     Pass,
     /// It is not.
     Fail,
-    /// The DNS did not answer, or there was no time to verify it.
+    /// Nobody could tell: the DNS did not answer, there was no time, or the message is too large to be
+    /// verified.
     TempError,
 }
 

@@ -246,7 +246,7 @@ impl SenderAuth {
         let work = MessageWork { header: &header, body_start, author, client };
         let (sender, signatures, dmarc) = match self.state.admit() {
             Some(_permit) => self.verify(work, found, sender, message).await,
-            None => self.leave_open(work, found, sender).await,
+            None => self.without_verification(work, found, sender).await,
         };
         let verdicts = MessageVerdicts { sender, signatures, dmarc };
         let context = VerdictContext {
@@ -294,7 +294,7 @@ impl SenderAuth {
             match found.can_be_verified() {
                 true if is_large => {
                     self.state.counters.count_limit(ReachedLimit::MessageSize);
-                    found.unverified(TOO_LARGE)
+                    found.oversized()
                 }
                 true => verify_all(found, work.header, work.body_start, message, &context).await,
                 false => found.unverified(NOT_ADMITTED),
@@ -313,8 +313,13 @@ impl SenderAuth {
         (sender, signatures, dmarc)
     }
 
-    /// What is left without queries and computations.
-    async fn leave_open(&self, work: MessageWork<'_>, found: FoundSignatures, sender: SenderState) -> Results {
+    /// What can be said without queries and computations.
+    async fn without_verification(
+        &self,
+        work: MessageWork<'_>,
+        found: FoundSignatures,
+        sender: SenderState,
+    ) -> Results {
         let dmarc = work.author.map(|author| match author {
             Err(reason) => DmarcCheck::new(DmarcResult::PermError, reason),
             Ok(author) => unanswered_policy(author),
@@ -358,10 +363,13 @@ impl SenderAuth {
         signatures: &SignatureVerdicts,
         deadline: Instant,
     ) -> DmarcCheck {
-        let signing: Vec<(Box<str>, bool)> = signatures.confirmed_domains().collect();
-        let checked = sender.checked_domain().into_iter().chain(signing.iter().map(|(domain, has_passed)| {
-            dmarc::CheckedDomain { method: dmarc::AlignedMethod::Dkim, domain, has_passed: *has_passed }
-        }));
+        let signing: Vec<(Box<str>, dmarc::DomainState)> = signatures.signing_domains().collect();
+        let signing = signing.iter().map(|(domain, state)| dmarc::CheckedDomain {
+            method: dmarc::AlignedMethod::Dkim,
+            domain,
+            state: *state,
+        });
+        let checked = sender.checked_domain().into_iter().chain(signing);
         let checked: Vec<dmarc::CheckedDomain<'_>> = checked.collect();
         let judged =
             tokio::time::timeout_at(deadline.into(), dmarc::judge(dns, discovery, &checked, self.reports.is_some()));
@@ -385,8 +393,6 @@ struct MessageWork<'a> {
 
 type Results = (SenderVerdicts, SignatureVerdicts, Option<DmarcCheck>);
 
-/// This does not change when the message is sent again, so it is no temporary error.
-const TOO_LARGE: Rejection = Rejection::new(DkimResult::Policy, "the message is too large to be verified");
 const NOT_ADMITTED: Rejection = Rejection::new(DkimResult::TempError, "too many messages are verified");
 
 const UNKNOWN_CLIENT: IpAddr = IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED);

@@ -1,4 +1,4 @@
-//! How often each method gave each verdict, and how often a limit left a question open.
+//! How often each method gave each verdict, and how often a limit prevented one.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -7,7 +7,7 @@ use crate::settings::Method;
 /// All words that a method can say.
 const RESULTS: [&str; 8] = ["none", "pass", "fail", "softfail", "neutral", "policy", "temperror", "permerror"];
 
-/// A limit that was reached; what it leaves open is a temporary error.
+/// A limit that was reached. What cannot be judged because of it is a temporary error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReachedLimit {
     /// Messages that are verified at the same time.

@@ -35,7 +35,7 @@ pub enum DkimResult {
     Policy,
     /// It cannot be read, or says nothing.
     Neutral,
-    /// The DNS did not answer, or the message is too large to be verified.
+    /// Nobody could tell: the DNS did not answer, there was no time, or the message is too large to be verified.
     TempError,
     /// Its key does not exist or cannot be used.
     PermError,

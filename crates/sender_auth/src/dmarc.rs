@@ -9,7 +9,8 @@
 //!
 //! A message whose author cannot be told is `permerror`, never `none`: two From fields, several
 //! addresses, a group, an address that readers may show in another way. `temperror` counts only where
-//! the missing answer could have led to `pass`: nobody escapes a policy by a slow domain of his own.
+//! the missing answer could have led to `pass`: nobody escapes a policy by a slow domain of his own. Where
+//! only the size of the message prevents it, the policy decides as for a failure (`verdicts`).
 
 pub(crate) mod author;
 pub(crate) mod discovery;
@@ -28,7 +29,7 @@ pub enum DmarcResult {
     Pass,
     /// Neither has.
     Fail,
-    /// The DNS did not answer.
+    /// Nobody could tell: the DNS did not answer, or the message is too large to be verified.
     TempError,
     /// The author cannot be told.
     PermError,
@@ -58,6 +59,8 @@ pub struct DmarcCheck {
     pub author_domain: Option<Box<str>>,
     /// What the owner of the domain wants done with mail that fails; None without a policy.
     pub policy: Option<Policy>,
+    /// Only the size of the message keeps it from a pass or a failure, now and when it is sent again.
+    pub(crate) is_oversized: bool,
     /// For the report about it; None: nobody wants one.
     pub(crate) reported: Option<Box<ReportedCheck>>,
 }
@@ -74,7 +77,8 @@ pub(crate) struct ReportedCheck {
 
 impl DmarcCheck {
     pub(crate) fn new(result: DmarcResult, reason: &'static str) -> DmarcCheck {
-        DmarcCheck { result, reason: Some(reason), author_domain: None, policy: None, reported: None }
+        let (author_domain, policy, reported) = (None, None, None);
+        DmarcCheck { result, reason: Some(reason), author_domain, policy, is_oversized: false, reported }
     }
 }
 
@@ -84,8 +88,24 @@ pub(crate) struct CheckedDomain<'a> {
     pub(crate) method: AlignedMethod,
     /// In lower case, with A-labels.
     pub(crate) domain: &'a str,
-    /// Passed; if not, the DNS did not answer.
-    pub(crate) has_passed: bool,
+    pub(crate) state: DomainState,
+}
+
+/// Whether a domain has confirmed a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DomainState {
+    /// It has.
+    Passed,
+    /// It may have: the DNS did not answer.
+    Unanswered,
+    /// It may have: the message is too large to be verified.
+    Oversized,
+}
+
+impl CheckedDomain<'_> {
+    fn has_passed(&self) -> bool {
+        self.state == DomainState::Passed
+    }
 }
 
 /// A method whose domain can be aligned.
@@ -109,16 +129,17 @@ pub(crate) async fn judge(
         reason,
         author_domain: Some(discovery.author_domain.clone()),
         policy: discovery.policy.as_ref().map(|policy| policy.action),
+        is_oversized: false,
         reported: None,
     };
     let Some(policy) = &discovery.policy else { return verdict(DmarcResult::None, None) };
     let mut organizations = OrganizationalDomains::new(dns, discovery);
     let reported = policy.reported.as_ref().filter(|_| reports);
-    let (mut aligned, mut is_unsure) = (AlignedMethods::default(), false);
+    let (mut aligned, mut is_unsure, mut is_oversized) = (AlignedMethods::default(), false, false);
     // Those that passed come first.
-    let passed = checked.iter().filter(|domain| domain.has_passed);
-    for domain in passed.chain(checked.iter().filter(|domain| !domain.has_passed)) {
-        let is_decided = aligned.any() && (reported.is_none() || !domain.has_passed);
+    let passed = checked.iter().filter(|domain| domain.has_passed());
+    for domain in passed.chain(checked.iter().filter(|domain| !domain.has_passed())) {
+        let is_decided = aligned.any() && (reported.is_none() || !domain.has_passed());
         if is_decided || aligned.includes(domain.method) {
             continue;
         }
@@ -131,7 +152,8 @@ pub(crate) async fn judge(
             Alignment::Relaxed => organizations.are_aligned(domain.domain).await,
         };
         match is_aligned {
-            Some(true) if domain.has_passed => aligned.add(domain.method),
+            Some(true) if domain.has_passed() => aligned.add(domain.method),
+            Some(true) if domain.state == DomainState::Oversized => is_oversized = true,
             Some(false) => {}
             Some(true) | None => is_unsure = true,
         }
@@ -139,12 +161,18 @@ pub(crate) async fn judge(
     let check = match (aligned.any(), is_unsure) {
         (true, _) => verdict(DmarcResult::Pass, None),
         (false, true) => return verdict(DmarcResult::TempError, Some("no answer for an aligned domain")),
+        (false, false) if is_oversized => {
+            return DmarcCheck { is_oversized, ..verdict(DmarcResult::TempError, Some(TOO_LARGE)) };
+        }
         (false, false) => verdict(DmarcResult::Fail, None),
     };
     let AlignedMethods { spf: spf_aligned, dkim: dkim_aligned } = aligned;
     let reported = reported.map(|policy| ReportedCheck { policy: policy.clone(), dkim_aligned, spf_aligned });
     DmarcCheck { reported: reported.map(Box::new), ..check }
 }
+
+/// Why there is no result for signatures.
+pub(crate) const TOO_LARGE: &str = "the message is too large to be verified";
 
 /// The methods that have passed for an aligned domain.
 #[derive(Clone, Copy, Default)]

@@ -27,6 +27,7 @@ pub mod fuzzing;
 mod header_reader;
 pub mod iprev;
 mod message_header;
+pub mod published_records;
 mod query_limits;
 pub mod reports;
 mod results;

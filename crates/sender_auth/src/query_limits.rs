@@ -142,7 +142,7 @@ impl MessageDns {
         MessageDns { dns, left, client, clients, counters, running, running_of_client, is_limited }
     }
 
-    /// Whether a limit has left a question open, which says nothing about those who were to be asked.
+    /// Whether a query has no answer because of a limit, which says nothing about those who were to be asked.
     pub(crate) fn is_limited(&self) -> bool {
         self.is_limited.load(Relaxed)
     }

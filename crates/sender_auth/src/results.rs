@@ -172,6 +172,7 @@ mod tests {
             reason: None,
             author_domain,
             policy: Some(Policy::Reject),
+            is_oversized: false,
             reported: None,
         };
         field.push_dmarc(&dmarc, None);

@@ -9,7 +9,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
 use crate::DnsLookup;
-use crate::dmarc::{AlignedMethod, CheckedDomain};
+use crate::dmarc::{AlignedMethod, CheckedDomain, DomainState};
 use crate::iprev::{self, IprevCheck};
 use crate::spf::{self, SpfCheck, SpfClient, SpfResult};
 
@@ -108,9 +108,12 @@ impl SenderVerdicts {
     /// The domain of SPF for DMARC: only the sender's counts (RFC 9989 section 4.4.2).
     pub(crate) fn checked_domain(&self) -> Option<CheckedDomain<'_>> {
         let check = self.mail_from.as_ref()?;
-        let has_passed = check.result == SpfResult::Pass;
-        let counts = has_passed || check.result == SpfResult::TempError;
-        counts.then_some(CheckedDomain { method: AlignedMethod::Spf, domain: &check.domain, has_passed })
+        let state = match check.result {
+            SpfResult::Pass => DomainState::Passed,
+            SpfResult::TempError => DomainState::Unanswered,
+            _ => return None,
+        };
+        Some(CheckedDomain { method: AlignedMethod::Spf, domain: &check.domain, state })
     }
 
     /// SPF as a whole: a HELO name that may not be used by the client decides (RFC 7208 section 2.3),

@@ -1,6 +1,7 @@
 //! What the checks of incoming mail do: which of them run, what follows from their verdicts, and
 //! their limits.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use mail::{Networks, Rate};
@@ -59,14 +60,17 @@ pub enum MethodMode {
     Enforce,
 }
 
-/// What happens to a message by a verdict. Of several, the last one of these wins.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+/// What happens to a message by a verdict. Of several, the last one of these wins; but fields and the
+/// queue of the others count too, unless the message is not accepted.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum VerdictAction {
     /// Nothing.
     #[default]
     Accept,
     /// It gets a field that names the verdict.
     Tag,
+    /// It goes to the queue of this name.
+    Queue(Arc<str>),
     /// It is held until the operator releases it.
     Hold,
     /// The client gets 451.
@@ -118,13 +122,23 @@ impl VerdictActions {
     /// What happens by a verdict; others than those of [`VerdictActions::verdicts`] are accepted.
     pub fn action(&self, method: Method, verdict: &str) -> VerdictAction {
         let found = self.0.iter().find(|(own, word, _)| *own == method && *word == verdict);
-        found.map_or(VerdictAction::Accept, |(.., action)| *action)
+        found.map_or(VerdictAction::Accept, |(.., action)| action.clone())
+    }
+
+    /// The queues of all actions.
+    pub fn queues(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().filter_map(|(.., action)| match action {
+            VerdictAction::Queue(name) => Some(&**name),
+            _ => None,
+        })
     }
 
     /// Sets what happens by a verdict.
     pub fn set(&mut self, method: Method, verdict: &str, action: VerdictAction) {
         let found = self.0.iter_mut().find(|(own, word, _)| *own == method && *word == verdict);
-        found.into_iter().for_each(|(.., known)| *known = action);
+        if let Some((.., known)) = found {
+            *known = action;
+        }
     }
 }
 
@@ -157,7 +171,8 @@ pub struct VerificationSettings {
     pub concurrent_max: usize,
     /// The most threads that verify signatures; 0: half the number of processors.
     pub threads: usize,
-    /// Signatures of larger messages are not verified, and so confirm nothing.
+    /// Signatures of larger messages are not verified, and so confirm nothing: a temporary error, but where
+    /// DMARC depends on it, what the policy of the domain says about failures happens.
     pub message_octets_max: u64,
 }
 
@@ -227,7 +242,12 @@ mod tests {
         assert_eq!(actions.action(Method::Spf, "pass"), VerdictAction::Accept);
         actions.set(Method::Spf, "fail", VerdictAction::Tag);
         assert_eq!(actions.action(Method::Spf, "fail"), VerdictAction::Tag);
+        assert_eq!(actions.queues().count(), 0);
+        actions.set(Method::Dmarc, "quarantine", VerdictAction::Queue("slow".into()));
+        assert!(actions.queues().eq(["slow"]));
         assert!(VerdictActions::verdicts(Method::Arc).eq(["fail", "temperror"]));
-        assert!(VerdictAction::Refuse > VerdictAction::Defer && VerdictAction::Tag > VerdictAction::Accept);
+        let in_order =
+            [VerdictAction::Accept, VerdictAction::Tag, VerdictAction::Queue("slow".into()), VerdictAction::Hold];
+        assert!(in_order.is_sorted() && VerdictAction::Refuse > VerdictAction::Defer);
     }
 }

@@ -23,6 +23,7 @@ use crate::counters::{ReachedLimit, VerdictCounters};
 use crate::dkim::key::{self, KeyRecord};
 use crate::dkim::signature::SealSignature;
 use crate::dkim::{DkimCheck, DkimResult, FoundSignature, Rejection};
+use crate::dmarc::{DomainState, TOO_LARGE};
 use crate::message_header::MessageHeader;
 
 use verification::{KeyOperations, OperationResults, SignatureVerification};
@@ -32,6 +33,7 @@ const PIECE_OCTETS: usize = 64 * 1024;
 /// No answer came in time.
 const TOO_LATE: Rejection = Rejection::new(DkimResult::TempError, "no result in time");
 const LATE_KEY: Rejection = Rejection::new(DkimResult::TempError, "no answer for the key in time");
+const OVERSIZED: Rejection = Rejection::new(DkimResult::TempError, TOO_LARGE);
 const UNREADABLE: Rejection = Rejection::new(DkimResult::TempError, "the message cannot be read");
 
 /// The signatures of a message as they were read. None: not asked for.
@@ -49,17 +51,19 @@ pub(crate) struct SignatureVerdicts {
     /// One for each signature that is checked, and the number of others.
     pub(crate) dkim: Option<(Vec<DkimCheck>, usize)>,
     pub(crate) arc: Option<ArcCheck>,
+    /// Nothing was verified since the message is too large.
+    pub(crate) is_oversized: bool,
 }
 
 impl SignatureVerdicts {
-    /// The domains that have signed the message, or may have for lack of an answer: whether the
-    /// signature is valid.
-    pub(crate) fn confirmed_domains(&self) -> impl Iterator<Item = (Box<str>, bool)> {
-        self.dkim.iter().flat_map(|(checks, _)| checks).filter_map(|check| {
+    /// The domains that have signed the message, or may have.
+    pub(crate) fn signing_domains(&self) -> impl Iterator<Item = (Box<str>, DomainState)> {
+        let unknown = if self.is_oversized { DomainState::Oversized } else { DomainState::Unanswered };
+        self.dkim.iter().flat_map(|(checks, _)| checks).filter_map(move |check| {
             let domain = dns::to_ascii(check.label.domain.as_deref()?)?;
             match check.result {
-                DkimResult::Pass => Some((domain, true)),
-                DkimResult::TempError => Some((domain, false)),
+                DkimResult::Pass => Some((domain, DomainState::Passed)),
+                DkimResult::TempError => Some((domain, unknown)),
                 _ => None,
             }
         })
@@ -90,6 +94,11 @@ impl FoundSignatures {
     /// The results if nothing is looked up: this one for what would have to be.
     pub(crate) fn unverified(self, rejection: Rejection) -> SignatureVerdicts {
         SignatureVerification::new(self).finish(rejection)
+    }
+
+    /// The results for a message that is too large.
+    pub(crate) fn oversized(self) -> SignatureVerdicts {
+        SignatureVerdicts { is_oversized: true, ..self.unverified(OVERSIZED) }
     }
 }
 

@@ -6,7 +6,7 @@
 
 mod evaluation;
 mod macros;
-mod record;
+pub(crate) mod record;
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, SystemTime};

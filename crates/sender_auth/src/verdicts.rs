@@ -5,13 +5,13 @@ use std::net::IpAddr;
 use std::time::SystemTime;
 
 use filter::{Decision, Edit, Field, Finding, Refusal, Verdict};
-use mail::{EnhancedCode, Reply};
+use mail::{EnhancedCode, QUEUE_FIELD, Reply};
 
-use crate::arc::{ArcCheck, ArcResult, vouches_for};
+use crate::arc::{ArcCheck, ArcResult, says_dmarc_passed};
 use crate::counters::VerdictCounters;
 use crate::dkim::{DkimCheck, DkimResult, message_result};
 use crate::dmarc::record::Policy;
-use crate::dmarc::{DmarcCheck, DmarcResult};
+use crate::dmarc::{DmarcCheck, DmarcResult, DomainState};
 use crate::message_header::MessageHeader;
 use crate::reports::{
     Disposition, DkimSignatureResult, DmarcRow, Observation, OverrideReason, ReportCollector, ReportKind, ReportRow,
@@ -52,6 +52,8 @@ struct Judged {
     /// The word of RFC 8601.
     result: &'static str,
     action: VerdictAction,
+    /// A signature or a seal that nobody verified, since the message is too large, may be valid.
+    is_oversized: bool,
 }
 
 impl ChainLink {
@@ -72,36 +74,34 @@ impl MessageVerdicts {
         removal: Option<Edit>,
         counters: &VerdictCounters,
     ) -> Verdict {
-        let vouching = self.vouching_sealer(context.settings, header, chain);
-        let judged = self.judge(context.settings, vouching);
+        let sealer = self.sealer_of_pass(context.settings, header, chain);
+        let judged = self.judge(context.settings, sealer);
         judged.iter().for_each(|judged| counters.count(judged.method, judged.result));
         if let Some(reports) = context.reports
-            && let Some(observation) = self.observation(context, &judged, vouching.is_some())
+            && let Some(observation) = self.observation(context, &judged, sealer.is_some())
         {
             reports.submit(SystemTime::now().into(), observation);
         }
-        let strictest = judged.iter().max_by_key(|judged| judged.action);
-        let action = strictest.map_or(VerdictAction::Accept, |judged| judged.action);
-        let decision = match (action, strictest) {
-            (VerdictAction::Refuse | VerdictAction::Defer, Some(judged)) => {
-                Decision::Refuse(Refusal { by: judged.method.name().into(), reply: self.reply(judged) })
+        let strictest = judged.iter().max_by(|one, other| one.action.cmp(&other.action));
+        let decision = match strictest {
+            Some(judged) if matches!(judged.action, VerdictAction::Refuse | VerdictAction::Defer) => {
+                Decision::Refuse(Refusal { by: judged.method.name().into(), reply: self.reply(context, judged) })
             }
             _ => Decision::Continue,
         };
-        let tags: Vec<String> = judged.iter().filter(|judged| judged.action == VerdictAction::Tag).map(tag).collect();
-        let tag = (!tags.is_empty()).then(|| Field::new(&context.settings.tag, &tags.join(", "))).and_then(Result::ok);
-        let results = Field::new("Authentication-Results", &self.results(context, vouching)).ok();
+        let results = Field::new("Authentication-Results", &self.results(context, sealer)).ok();
+        let added = tag_field(&judged, &context.settings.tag).into_iter().chain(queue_field(&judged)).chain(results);
         Verdict {
             decision,
-            held: action == VerdictAction::Hold,
-            edits: removal.into_iter().chain(tag.into_iter().chain(results).map(Edit::PrependField)).collect(),
+            held: strictest.is_some_and(|judged| judged.action == VerdictAction::Hold),
+            edits: removal.into_iter().chain(added.map(Edit::PrependField)).collect(),
             findings: self.findings(&judged),
         }
     }
 
     /// The trusted sealer who says that DMARC passed before the message was changed. All who passed it
     /// on since must be trusted too.
-    fn vouching_sealer<'a>(
+    fn sealer_of_pass<'a>(
         &self,
         settings: &VerificationSettings,
         header: &MessageHeader,
@@ -111,12 +111,12 @@ impl MessageVerdicts {
         let author = dmarc.author_domain.as_deref()?;
         let is_trusted = |link: &&ChainLink| settings.trusted_sealers.contains(&link.sealer);
         let mut trusted = chain.iter().rev().take_while(is_trusted);
-        let vouching = trusted.find(|link| vouches_for(header.field(link.results_field).value, author));
-        vouching.map(|link| &*link.sealer)
+        let found = trusted.find(|link| says_dmarc_passed(header.field(link.results_field).value, author));
+        found.map(|link| &*link.sealer)
     }
 
     /// The verdicts of the methods that are on.
-    fn judge(&self, settings: &VerificationSettings, vouching: Option<&str>) -> Vec<Judged> {
+    fn judge(&self, settings: &VerificationSettings, sealer: Option<&str>) -> Vec<Judged> {
         let mut judged = Vec::with_capacity(Method::ALL.len());
         let mut add = |method: Method, result: Option<&'static str>, verdict: Option<&'static str>| {
             let Some(result) = result.filter(|_| settings.is_on(method)) else { return };
@@ -124,7 +124,7 @@ impl MessageVerdicts {
                 MethodMode::Enforce => self.enforced_action(settings, method, verdict.unwrap_or(result)),
                 MethodMode::Off | MethodMode::Observe => VerdictAction::Accept,
             };
-            judged.push(Judged { method, result, action });
+            judged.push(Judged { method, result, action, is_oversized: false });
         };
         // Of equally strict methods, the last one here gives the reply.
         let arc = self.signatures.arc.as_ref();
@@ -134,22 +134,37 @@ impl MessageVerdicts {
         add(Method::Dkim, dkim.map(|(checks, _)| message_result(checks).as_str()), None);
         add(Method::Spf, self.sender.spf_result().map(|result| result.as_str()), None);
         let dmarc = self.dmarc.as_ref();
-        let verdict = dmarc.map(|check| match (check.result, vouching.and(arc)) {
-            (DmarcResult::Fail, Some(chain)) if chain.result == ArcResult::Pass => "pass",
-            (DmarcResult::Fail, Some(chain)) if check.policy != Some(Policy::None) && may_be_valid(chain, settings) => {
-                "temperror"
-            }
-            (DmarcResult::Fail, ..) => check.policy.map_or("none", Policy::as_str),
-            // Nothing would happen to the message if it failed.
-            (DmarcResult::TempError, ..) if check.policy == Some(Policy::None) => "none",
-            (result, ..) => result.as_str(),
-        });
+        let verdict = dmarc.map(|check| self.dmarc_verdict(settings, check, sealer.and(arc)));
         add(Method::Dmarc, dmarc.map(|check| check.result.as_str()), verdict);
+        let has_unread_seal = sealer.is_some() && self.signatures.is_oversized;
+        let is_oversized = has_unread_seal || dmarc.is_some_and(|check| check.is_oversized);
+        judged.iter_mut().filter(|judged| judged.method == Method::Dmarc).for_each(|it| it.is_oversized = is_oversized);
         judged
     }
 
-    /// What follows from a verdict. A forger can reach our limits, so what they leave open of the sender is
-    /// deferred where a failure is refused, whatever follows from other temporary errors.
+    /// The verdict on DMARC that has an action. `chain` is one by which a failure may be accepted.
+    fn dmarc_verdict(
+        &self,
+        settings: &VerificationSettings,
+        check: &DmarcCheck,
+        chain: Option<&ArcCheck>,
+    ) -> &'static str {
+        let policy = check.policy.map_or("none", Policy::as_str);
+        match (check.result, chain) {
+            (DmarcResult::Fail, Some(chain)) if chain.result == ArcResult::Pass => "pass",
+            // Nothing would happen to the message if it failed.
+            (DmarcResult::Fail | DmarcResult::TempError, _) if check.policy == Some(Policy::None) => policy,
+            // It will be as large when it is sent again, so it is not deferred.
+            (DmarcResult::Fail, _) if self.signatures.is_oversized => policy,
+            (DmarcResult::Fail, Some(chain)) if may_be_valid(chain, settings) => "temperror",
+            (DmarcResult::Fail, _) => policy,
+            (DmarcResult::TempError, _) if check.is_oversized => policy,
+            (result, _) => result.as_str(),
+        }
+    }
+
+    /// What follows from a verdict. A forger can reach our limits, so a sender that cannot be judged because
+    /// of one is deferred where a failure is refused, whatever follows from other temporary errors.
     fn enforced_action(&self, settings: &VerificationSettings, method: Method, verdict: &str) -> VerdictAction {
         let action = settings.actions.action(method, verdict);
         let is_of_sender = matches!(method, Method::Spf | Method::Iprev);
@@ -160,15 +175,20 @@ impl MessageVerdicts {
     }
 
     /// What the owner of the policy wants to know; None: nothing, or the message is deferred and comes again.
-    fn observation(&self, context: &VerdictContext<'_>, judged: &[Judged], is_vouched: bool) -> Option<Observation> {
+    fn observation(
+        &self,
+        context: &VerdictContext<'_>,
+        judged: &[Judged],
+        has_trusted_pass: bool,
+    ) -> Option<Observation> {
         let check = self.dmarc.as_ref()?;
         let reported = check.reported.as_deref()?;
-        let action = judged.iter().find(|judged| judged.method == Method::Dmarc)?.action;
+        let action = &judged.iter().find(|judged| judged.method == Method::Dmarc)?.action;
         let disposition = match (check.result, action) {
             (_, VerdictAction::Defer) => return None,
             (DmarcResult::Pass, _) => Disposition::Pass,
             (_, VerdictAction::Refuse) => Disposition::Reject,
-            (_, VerdictAction::Tag | VerdictAction::Hold) => Disposition::Quarantine,
+            (_, VerdictAction::Tag | VerdictAction::Queue(_) | VerdictAction::Hold) => Disposition::Quarantine,
             (_, VerdictAction::Accept) => Disposition::None,
         };
         let wanted = match check.policy {
@@ -177,7 +197,7 @@ impl MessageVerdicts {
             Some(Policy::Quarantine) => Disposition::Quarantine,
             Some(Policy::None) | None => Disposition::None,
         };
-        let reason = if is_vouched { OverrideReason::TrustedSeal } else { OverrideReason::LocalPolicy };
+        let reason = if has_trusted_pass { OverrideReason::TrustedSeal } else { OverrideReason::LocalPolicy };
         let row = DmarcRow {
             source: context.client?.to_canonical(),
             disposition,
@@ -216,7 +236,7 @@ impl MessageVerdicts {
         let mut findings = Vec::with_capacity(judged.len());
         for judged in ordered {
             if judged.method == Method::Dkim && judged.result == DkimResult::Pass.as_str() {
-                let signed = self.signatures.confirmed_domains().filter(|(_, has_passed)| *has_passed);
+                let signed = self.signatures.signing_domains().filter(|(_, state)| *state == DomainState::Passed);
                 findings.extend(signed.map(|(domain, _)| finding(judged, Some(domain))));
             } else {
                 findings.push(finding(judged, None));
@@ -226,7 +246,7 @@ impl MessageVerdicts {
     }
 
     /// The value of Authentication-Results.
-    fn results(&self, context: &VerdictContext<'_>, vouching: Option<&str>) -> String {
+    fn results(&self, context: &VerdictContext<'_>, sealer: Option<&str>) -> String {
         let settings = context.settings;
         let mut field = ResultsField::new(context.authserv_id);
         if settings.is_on(Method::Spf) {
@@ -241,7 +261,7 @@ impl MessageVerdicts {
             }
         }
         let arc = self.signatures.arc.as_ref();
-        let sealer = vouching.filter(|_| arc.is_some_and(|check| check.result == ArcResult::Pass));
+        let sealer = sealer.filter(|_| arc.is_some_and(|check| check.result == ArcResult::Pass));
         self.dmarc.iter().for_each(|check| field.push_dmarc(check, sealer));
         arc.filter(|_| settings.is_on(Method::Arc)).into_iter().for_each(|check| field.push_arc(check));
         if let (Some(check), Some(client)) = (&self.sender.iprev, context.client) {
@@ -261,7 +281,10 @@ impl MessageVerdicts {
     }
 
     /// The reply to the client (RFC 7372).
-    fn reply(&self, judged: &Judged) -> Reply {
+    fn reply(&self, context: &VerdictContext<'_>, judged: &Judged) -> Reply {
+        if judged.action == VerdictAction::Refuse && judged.is_oversized {
+            return self.size_reply(context.settings.message_octets_max);
+        }
         let (detail, text) = match judged.method {
             Method::Spf => (if judged.result == "fail" { 23 } else { 24 }, self.spf_text(judged.result)),
             Method::Dkim => (20, format!("DKIM: {}", judged.result)),
@@ -273,6 +296,16 @@ impl MessageVerdicts {
             VerdictAction::Defer => Reply::new(451, EnhancedCode(4, 7, detail), format!("{text}; try again later")),
             _ => Reply::new(550, EnhancedCode(5, 7, detail), text),
         }
+    }
+
+    /// RFC 1870 section 6.3 has the code for messages that are too large.
+    fn size_reply(&self, octets_max: u64) -> Reply {
+        let domain = self.dmarc.as_ref().and_then(|check| check.author_domain.as_deref()).unwrap_or_default();
+        let text = format!(
+            "Too large to verify that it is from {}, as its DMARC policy asks: more than {octets_max} octets",
+            reply_text(domain)
+        );
+        Reply::new(552, EnhancedCode(5, 3, 4), text)
     }
 
     fn spf_text(&self, result: &str) -> String {
@@ -303,8 +336,20 @@ fn may_be_valid(chain: &ArcCheck, settings: &VerificationSettings) -> bool {
         && chain.unanswered.iter().all(|sealer| settings.trusted_sealers.contains(sealer))
 }
 
-fn tag(judged: &Judged) -> String {
-    format!("{}={}", judged.method.name(), judged.result)
+/// The field that names the verdicts whose action is a tag.
+fn tag_field(judged: &[Judged], name: &str) -> Option<Field> {
+    let tagged = judged.iter().filter(|judged| judged.action == VerdictAction::Tag);
+    let tags: Vec<String> = tagged.map(|judged| format!("{}={}", judged.method.name(), judged.result)).collect();
+    if tags.is_empty() { None } else { Field::new(name, &tags.join(", ")).ok() }
+}
+
+/// The field that chooses the queue: of several, that of the last method.
+fn queue_field(judged: &[Judged]) -> Option<Field> {
+    let queue = judged.iter().rev().find_map(|judged| match &judged.action {
+        VerdictAction::Queue(name) => Some(name),
+        _ => None,
+    });
+    Field::new(QUEUE_FIELD, queue?).ok()
 }
 
 /// Text from outside, for a reply.

@@ -85,7 +85,6 @@ fn read_document(mut document: Section<'_, '_>, machine: &str) -> Config {
     let acme = acme::acme(&mut document, &data_dir);
     let (certificates, has_certificate) = tls::certificates(&mut document, &data_dir, acme.as_ref());
     let (auth, logins) = auth::auth(&mut document, &tables, &table_names);
-    let sender_auth = sender_auth::verification(&mut document);
     let (domains, domain_tables) = domains::domains(&mut document, &table_names, &transports);
     let (http, pop3) = (retrieval::http(&mut document), retrieval::pop3(&mut document));
     let has_acme = acme.is_some();
@@ -93,6 +92,7 @@ fn read_document(mut document: Section<'_, '_>, machine: &str) -> Config {
     let listeners = listeners(&mut document, &inputs);
     acme.iter().for_each(|section| acme::check_listeners(&document, section, &certificates, &listeners));
     let queues = queues::queues(&mut document, &table_names);
+    let sender_auth = sender_auth::verification(&mut document, &queues);
     let (routes, message_routes) = routing::routes(&mut document, &table_names, &transports, &domains);
     let spool = storage::spool(&mut document, &data_dir, limits.spill_above, &mut load.limits);
     Config {

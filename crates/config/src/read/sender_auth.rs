@@ -3,7 +3,8 @@
 use filter::Field;
 use sender_auth::{Method, MethodMode, VerdictAction, VerdictActions, VerificationSettings};
 
-use super::{networks, unspanned};
+use super::{check_known_name, networks, unspanned};
+use crate::QueueSettings;
 use crate::section::{Keywords, Section};
 use crate::value_kind::{self, ValueKind};
 
@@ -12,18 +13,28 @@ const MODE: Keywords<MethodMode> = Keywords {
     planned: &[],
 };
 
-const ACTION: Keywords<VerdictAction> = Keywords {
+/// The words for actions; a table names a queue.
+#[derive(Clone, Copy)]
+enum ActionWord {
+    Accept,
+    Tag,
+    Hold,
+    Defer,
+    Refuse,
+}
+
+const ACTION: Keywords<ActionWord> = Keywords {
     supported: &[
-        ("accept", VerdictAction::Accept),
-        ("tag", VerdictAction::Tag),
-        ("hold", VerdictAction::Hold),
-        ("defer", VerdictAction::Defer),
-        ("refuse", VerdictAction::Refuse),
+        ("accept", ActionWord::Accept),
+        ("tag", ActionWord::Tag),
+        ("hold", ActionWord::Hold),
+        ("defer", ActionWord::Defer),
+        ("refuse", ActionWord::Refuse),
     ],
     planned: &[],
 };
 
-pub(super) fn verification(document: &mut Section<'_, '_>) -> VerificationSettings {
+pub(super) fn verification(document: &mut Section<'_, '_>, queues: &[QueueSettings]) -> VerificationSettings {
     let defaults = VerificationSettings::default();
     let Some(mut s) = document.section("sender_auth") else { return defaults };
     let modes = Method::ALL.map(|method| s.choice(method.name(), &MODE).unwrap_or(defaults.mode(method)));
@@ -32,7 +43,7 @@ pub(super) fn verification(document: &mut Section<'_, '_>) -> VerificationSettin
         sealers.map(|sealers| unspanned(sealers).iter().map(|name| name.to_ascii_lowercase().into()).collect());
     VerificationSettings {
         modes,
-        actions: s.section("actions").map(actions).unwrap_or_default(),
+        actions: s.section("actions").map(|section| actions(section, queues)).unwrap_or_default(),
         exempt: networks(&mut s, "exempt").unwrap_or(defaults.exempt),
         authserv_id: s.take("authserv_id", &value_kind::HOST),
         results_from: networks(&mut s, "results_from").unwrap_or(defaults.results_from),
@@ -47,16 +58,35 @@ pub(super) fn verification(document: &mut Section<'_, '_>) -> VerificationSettin
     }
 }
 
-fn actions(mut section: Section<'_, '_>) -> VerdictActions {
+fn actions(mut section: Section<'_, '_>, queues: &[QueueSettings]) -> VerdictActions {
+    let queues: Vec<String> = queues.iter().map(|queue| queue.name.to_string()).collect();
     let mut actions = VerdictActions::default();
     for method in Method::ALL {
         let Some(mut own) = section.section(method.name()) else { continue };
         for verdict in VerdictActions::verdicts(method) {
-            let action = own.choice(verdict, &ACTION);
-            action.into_iter().for_each(|action| actions.set(method, verdict, action));
+            if let Some(action) = action(&mut own, verdict, &queues) {
+                actions.set(method, verdict, action);
+            }
         }
     }
     actions
+}
+
+/// A word, or `{ queue = "NAME" }`.
+fn action(section: &mut Section<'_, '_>, verdict: &'static str, queues: &[String]) -> Option<VerdictAction> {
+    if section.is_table(verdict) {
+        let mut table = section.section(verdict)?;
+        let name = table.take_required("queue", &value_kind::TEXT)?;
+        check_known_name(&table, "queue", &name, "[[queue]]", queues);
+        return Some(VerdictAction::Queue(name.into_inner().into()));
+    }
+    Some(match section.choice(verdict, &ACTION)? {
+        ActionWord::Accept => VerdictAction::Accept,
+        ActionWord::Tag => VerdictAction::Tag,
+        ActionWord::Hold => VerdictAction::Hold,
+        ActionWord::Defer => VerdictAction::Defer,
+        ActionWord::Refuse => VerdictAction::Refuse,
+    })
 }
 
 /// The name of a header field.
@@ -88,12 +118,23 @@ mod tests {
     }
 
     #[test]
+    fn an_action_can_be_a_queue_that_exists() {
+        let queue =
+            "[[queue]]\nname = \"slow\"\n[sender_auth.actions]\ndmarc = { quarantine = { queue = \"slow\" } }\n";
+        let settings = parse(queue).unwrap();
+        assert_eq!(settings.actions.action(Method::Dmarc, "quarantine"), VerdictAction::Queue("slow".into()));
+    }
+
+    #[test]
     fn what_cannot_be_meant_is_told() {
         for (text, expected) in [
             ("dkim = \"reject\"", "`sender_auth.dkim` has an invalid value"),
             ("tag = \"X Y\"", "`sender_auth.tag` has an invalid value"),
             ("actions = { spf = { pass = \"refuse\" } }", "unknown key `sender_auth.actions.spf.pass`"),
             ("actions = { dmarc = { reject = \"drop\" } }", "`sender_auth.actions.dmarc.reject` has an invalid value"),
+            ("actions = { dmarc = { reject = { queue = \"slwo\" } } }", "unknown [[queue]]"),
+            ("actions = { spf = { fail = {} } }", "`sender_auth.actions.spf.fail.queue` is missing"),
+            ("actions = { spf = { fail = { queue = \"standard\", to = 1 } } }", "unknown key"),
             ("trusted_sealers = [\"a b\"]", "`sender_auth.trusted_sealers` has an invalid value"),
         ] {
             let faults = parse(&format!("[sender_auth]\n{text}\n")).unwrap_err();

@@ -1,29 +1,20 @@
 //! The records that a domain should have.
 //!
-//! Some are facts about this server: MX, TLSA, PTR. Others say what the operator wants: SPF, DMARC,
-//! MTA-STS and TLSRPT. For these the line is a proposal, and any valid record of the kind is right.
+//! Some are facts about this server: MX, the public keys of DKIM, TLSA, PTR. Others say what the operator
+//! wants: SPF, DMARC, MTA-STS and TLSRPT. For these the line is a proposal, and another valid record of
+//! the kind is right too; SPF must let this server send.
 
 use std::fmt;
-use std::net::IpAddr;
+use std::sync::Arc;
 
-use config::Config;
 use dns::{QueryType, TlsaRecord, reverse_name};
-use net::Certificate;
+use sender_auth::signing::{PrivateKey, SigningKey, key_record};
 
-/// This server, as the records describe it.
-pub(super) struct MailServer {
-    /// Its name, with A-labels.
-    pub(super) hostname: Box<str>,
-    /// The addresses that the DNS has for it.
-    addresses: Vec<IpAddr>,
-    /// The digests of the public keys of the certificates that it presents under its name.
-    key_digests: Vec<[u8; 32]>,
-    /// Certificates that cannot be used.
-    problems: Vec<String>,
-}
+use super::mail_server::MailServer;
+use super::text_kind::TextKind;
 
 /// A record that a domain should have.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone)]
 pub(super) struct ExpectedRecord {
     /// Its name, without the final dot.
     pub(super) name: String,
@@ -45,57 +36,26 @@ pub(super) enum Importance {
 }
 
 /// The content of a record.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone)]
 pub(super) enum ExpectedData {
     /// This MX host, with any preference.
     Mx(Box<str>),
-    /// Exactly one text that begins with this version; the rest is a proposal.
-    TextOfKind { version: &'static str, proposal: String },
+    /// Exactly one text of this kind, without faults.
+    Text { kind: TextKind, proposal: String },
+    /// The public key that belongs to this private one; the value is a proposal.
+    DkimKey { key: Arc<PrivateKey>, value: String },
     /// This record.
     Tlsa(TlsaRecord),
     /// This name.
     Ptr(Box<str>),
 }
 
-impl MailServer {
-    /// Reads the certificates from disk.
-    pub(super) fn from_config(config: &Config, addresses: Vec<IpAddr>) -> MailServer {
-        let hostname = dns::to_ascii(&config.hostname).unwrap_or_else(|| config.hostname.clone());
-        let (mut loaded, mut problems) = (Vec::new(), Vec::new());
-        for certificate in &config.certificates {
-            match Certificate::load(&certificate.files) {
-                Ok(certificate) => loaded.push(certificate),
-                Err(error) => problems.push(error.to_string()),
-            }
-        }
-        let is_own = |certificate: &&Certificate| certificate.names().iter().any(|name| covers(name, &hostname));
-        let mut presented: Vec<&Certificate> = loaded.iter().filter(is_own).collect();
-        if presented.is_empty() {
-            // Clients that ask for another name get the first certificate.
-            presented.extend(loaded.first());
-        }
-        let key_digests = presented.into_iter().filter_map(Certificate::public_key_sha256).collect();
-        MailServer { hostname, addresses, key_digests, problems }
-    }
-
-    /// What keeps some records from being known.
-    pub(super) fn remarks(&self) -> impl Iterator<Item = String> {
-        let none = self.addresses.is_empty().then(|| {
-            format!("{} has no address in the DNS (A, AAAA): it needs one, and a PTR record for each", self.hostname)
-        });
-        none.into_iter().chain(self.problems.iter().map(|why| format!("no TLSA record: {why}")))
-    }
-}
-
 /// The records for mail of this domain.
-pub(super) fn records(domain: &str, server: &MailServer) -> Vec<ExpectedRecord> {
-    let text = |name: String, importance, purpose, version, rest: String| ExpectedRecord {
-        name,
-        data: ExpectedData::TextOfKind { version, proposal: format!("{version}{rest}") },
-        importance,
-        purpose,
-    };
-    let policy_id = sts_policy_id(server);
+///
+/// # Errors
+///
+/// The public key of a private one cannot be computed.
+pub(super) fn records(domain: &str, server: &MailServer) -> anyhow::Result<Vec<ExpectedRecord>> {
     let mut records = vec![
         ExpectedRecord {
             name: domain.to_owned(),
@@ -103,48 +63,69 @@ pub(super) fn records(domain: &str, server: &MailServer) -> Vec<ExpectedRecord> 
             importance: Importance::Needed,
             purpose: "Mail goes to this server",
         },
-        text(
-            domain.to_owned(),
-            Importance::Needed,
-            "SPF: the MX hosts send mail, and nobody else",
-            "v=spf1",
-            " mx -all".into(),
-        ),
-        text(
-            format!("_dmarc.{domain}"),
-            Importance::Needed,
-            "DMARC: reports go to the postmaster; p=quarantine or p=reject once they show no surprise",
-            "v=DMARC1",
-            format!("; p=none; rua=mailto:postmaster@{domain}"),
-        ),
+        ExpectedRecord {
+            name: domain.to_owned(),
+            data: text(TextKind::SPF, " mx -all"),
+            importance: Importance::Needed,
+            purpose: "SPF: the MX hosts send mail, and nobody else",
+        },
     ];
+    records.extend(key_records(server)?);
+    records.push(ExpectedRecord {
+        name: format!("_dmarc.{domain}"),
+        data: text(TextKind::DMARC, &format!("; p=none; rua=mailto:postmaster@{domain}")),
+        importance: Importance::Needed,
+        purpose: "DMARC: reports go to the postmaster; p=quarantine or p=reject once they show no surprise",
+    });
     records.extend(server.addresses.iter().map(|address| ExpectedRecord {
         name: reverse_name(*address),
         data: ExpectedData::Ptr(server.hostname.clone()),
         importance: Importance::Needed,
         purpose: "The address of this server has its name; whoever provides the address publishes this",
     }));
-    records.push(text(
+    records.extend(tls_records(domain, server));
+    Ok(records)
+}
+
+/// The keys that sign the domain's mail, which may be those of a parent domain.
+fn key_records(server: &MailServer) -> anyhow::Result<Vec<ExpectedRecord>> {
+    let keys = server.signing.iter().flat_map(|signing| signing.keys.iter().map(|key| (&*signing.domain, key)));
+    let record = |(domain, key): (&str, &SigningKey)| {
+        Ok(ExpectedRecord {
+            name: key_record::record_name(&key.selector, domain),
+            data: ExpectedData::DkimKey { key: key.key.clone(), value: key_record::record_value(&key.key)? },
+            importance: Importance::Needed,
+            purpose: "DKIM: the key by which others verify signatures; before it is used",
+        })
+    };
+    keys.map(record).collect()
+}
+
+/// What makes TLS with this server safer.
+fn tls_records(domain: &str, server: &MailServer) -> impl Iterator<Item = ExpectedRecord> {
+    let optional = |name, data, purpose| ExpectedRecord { name, data, importance: Importance::Optional, purpose };
+    let sts = optional(
         format!("_mta-sts.{domain}"),
-        Importance::Optional,
+        text(TextKind::MtaSts, &format!("; id={};", sts_policy_id(server))),
         "MTA-STS: others must verify this server; a new id with each change of the policy below",
-        "v=STSv1",
-        format!("; id={policy_id};"),
-    ));
-    records.push(text(
+    );
+    let reporting = optional(
         format!("_smtp._tls.{domain}"),
-        Importance::Optional,
+        text(TextKind::TLS_REPORTING, &format!("; rua=mailto:postmaster@{domain}")),
         "TLSRPT: others report failures of TLS",
-        "v=TLSRPTv1",
-        format!("; rua=mailto:postmaster@{domain}"),
-    ));
-    records.extend(server.key_digests.iter().map(|digest| ExpectedRecord {
-        name: format!("_25._tcp.{}", server.hostname),
-        data: ExpectedData::Tlsa(TlsaRecord { usage: 3, selector: 1, matching: 1, data: digest.as_slice().into() }),
-        importance: Importance::Optional,
-        purpose: "DANE: the key of this server; only in a zone signed by DNSSEC, and before a new key is used",
-    }));
-    records
+    );
+    let tlsa = server.key_digests.iter().map(move |digest| {
+        optional(
+            format!("_25._tcp.{}", server.hostname),
+            ExpectedData::Tlsa(TlsaRecord { usage: 3, selector: 1, matching: 1, data: digest.as_slice().into() }),
+            "DANE: the key of this server; only in a zone signed by DNSSEC, and before a new key is used",
+        )
+    });
+    [sts, reporting].into_iter().chain(tlsa)
+}
+
+fn text(kind: TextKind, rest: &str) -> ExpectedData {
+    ExpectedData::Text { kind, proposal: format!("{}{rest}", kind.version()) }
 }
 
 /// The MTA-STS policy for mail that this server receives.
@@ -161,76 +142,56 @@ fn sts_policy_id(server: &MailServer) -> String {
     format!("{digest:016x}")
 }
 
-/// Whether a name of a certificate is for this host.
-fn covers(name: &str, hostname: &str) -> bool {
-    match name.strip_prefix("*.") {
-        Some(parent) => hostname.split_once('.').is_some_and(|(_, rest)| rest == parent),
-        None => name == hostname,
-    }
-}
-
 impl ExpectedRecord {
     /// The type to look up.
-    pub(super) fn kind(&self) -> QueryType {
+    pub(super) fn query_type(&self) -> QueryType {
         match self.data {
             ExpectedData::Mx(_) => QueryType::Mx,
-            ExpectedData::TextOfKind { .. } => QueryType::Txt,
+            ExpectedData::Text { .. } | ExpectedData::DkimKey { .. } => QueryType::Txt,
             ExpectedData::Tlsa(_) => QueryType::Tlsa,
             ExpectedData::Ptr(_) => QueryType::Ptr,
         }
     }
 
-    /// Whether there is also a policy to look at.
-    pub(super) fn announces_sts_policy(&self) -> bool {
-        matches!(self.data, ExpectedData::TextOfKind { version: "v=STSv1", .. })
+    /// Whether it is a text of this kind.
+    pub(super) fn is_text(&self, expected: TextKind) -> bool {
+        matches!(self.data, ExpectedData::Text { kind, .. } if kind == expected)
     }
 }
 
 /// A line of a zone file.
 impl fmt::Display for ExpectedRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}. IN ", self.name)?;
+        let name = &self.name;
         match &self.data {
-            ExpectedData::Mx(host) => write!(f, "MX 10 {host}."),
-            ExpectedData::TextOfKind { proposal, .. } => write!(f, "TXT \"{proposal}\""),
-            ExpectedData::Tlsa(record) => write!(f, "TLSA {}", tlsa_text(record)),
-            ExpectedData::Ptr(host) => write!(f, "PTR {host}."),
+            ExpectedData::Mx(host) => write!(f, "{name}. IN MX 10 {host}."),
+            ExpectedData::Text { proposal, .. } => f.write_str(&key_record::zone_line(name, proposal)),
+            ExpectedData::DkimKey { value, .. } => f.write_str(&key_record::zone_line(name, value)),
+            ExpectedData::Tlsa(record) => write!(f, "{name}. IN TLSA {record}"),
+            ExpectedData::Ptr(host) => write!(f, "{name}. IN PTR {host}."),
         }
     }
-}
-
-/// The data of a TLSA record as in a zone file.
-pub(super) fn tlsa_text(record: &TlsaRecord) -> String {
-    let digits: String = record.data.iter().map(|octet| format!("{octet:02x}")).collect();
-    format!("{} {} {} {digits}", record.usage, record.selector, record.matching)
 }
 
 #[cfg(test)]
 mod tests {
+    use sender_auth::signing::SigningDomain;
+
     use super::*;
 
     #[test]
     fn the_records_are_lines_of_a_zone_file() {
+        // RFC 8463 appendix A.2.
+        let key = PrivateKey::parse(b"nWGxne/9WmC6hEr0kuwsxERJxWl7MmkZcDusAxyuf2A=\n").unwrap();
+        let keys = vec![SigningKey { selector: "mail".into(), key: Arc::new(key) }];
         let server = MailServer {
             hostname: "mx1.example.org".into(),
             addresses: vec!["192.0.2.25".parse().unwrap(), "2001:db8::25".parse().unwrap()],
             key_digests: vec![[0xab; 32]],
-            problems: Vec::new(),
+            signing: Some(SigningDomain { domain: "example.org".into(), keys }),
+            ..MailServer::default()
         };
-        let lines: Vec<String> = records("example.org", &server).iter().map(ToString::to_string).collect();
+        let lines: Vec<String> = records("example.org", &server).unwrap().iter().map(ToString::to_string).collect();
         insta::assert_snapshot!(lines.join("\n") + "\n" + &sts_policy(&server));
-    }
-
-    #[test]
-    fn a_wildcard_covers_one_label() {
-        for (name, host, is_covered) in [
-            ("mx.example.org", "mx.example.org", true),
-            ("*.example.org", "mx.example.org", true),
-            ("*.example.org", "a.mx.example.org", false),
-            ("*.example.org", "example.org", false),
-            ("example.org", "mx.example.org", false),
-        ] {
-            assert_eq!(covers(name, host), is_covered, "{name} {host}");
-        }
     }
 }

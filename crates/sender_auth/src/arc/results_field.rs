@@ -4,7 +4,7 @@ use crate::cfws::{Word, WordKind, words};
 
 /// Whether a field says that DMARC passed for this domain. One that names no domain says nothing about
 /// the author of the message as it is now.
-pub(crate) fn vouches_for(value: &[u8], author_domain: &str) -> bool {
+pub(crate) fn says_dmarc_passed(value: &[u8], author_domain: &str) -> bool {
     let Some(words) = words(value) else { return false };
     let mut results = words.split(|word| word.kind == WordKind::Special(b';'));
     results.any(|result| is_dmarc_pass(result, author_domain))
@@ -59,7 +59,7 @@ mod tests {
             ("i=1; mx.example; xdmarc=pass", false),
             ("i=1; mx.example; (dmarc=pass", false),
         ] {
-            assert_eq!(vouches_for(value.as_bytes(), "a.example"), expected, "{value}");
+            assert_eq!(says_dmarc_passed(value.as_bytes(), "a.example"), expected, "{value}");
         }
     }
 }

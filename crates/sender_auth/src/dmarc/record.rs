@@ -30,7 +30,7 @@ impl Policy {
         }
     }
 
-    fn parse(word: &str) -> Option<Policy> {
+    pub(crate) fn parse(word: &str) -> Option<Policy> {
         [Policy::None, Policy::Quarantine, Policy::Reject]
             .into_iter()
             .find(|policy| policy.as_str().eq_ignore_ascii_case(word))
@@ -98,6 +98,11 @@ pub(crate) struct DmarcRecord {
     pub(crate) public_suffix: PublicSuffix,
     /// Where aggregate reports go, as it is written; None: nowhere.
     pub(crate) reports_to: Option<Box<str>>,
+}
+
+/// Whether a TXT record is a policy record: its first tag is `v=DMARC1`.
+pub(crate) fn is_policy_record(record: &[u8]) -> bool {
+    DmarcRecord::parse(record).is_some()
 }
 
 /// Which domains a record is applied to.

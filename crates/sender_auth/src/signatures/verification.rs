@@ -217,6 +217,7 @@ impl SignatureVerification {
         SignatureVerdicts {
             dkim: self.dkim.map(|(candidates, others)| (candidates.into_iter().map(check).collect(), others)),
             arc: self.chain.map(chain),
+            is_oversized: false,
         }
     }
 

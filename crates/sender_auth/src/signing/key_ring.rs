@@ -2,7 +2,7 @@
 //! names, whose files are read when a message first needs them and then kept until the next reload.
 //!
 //! A domain without keys of its own is signed by its nearest parent that has some (RFC 6376 section
-//! 3.10; DMARC takes that as aligned, RFC 7489 section 3.1.1). At one domain, the configuration counts
+//! 3.10; DMARC takes that as aligned, RFC 9989 section 4.4). At one domain, the configuration counts
 //! before the table. A table that fails, or names what cannot be used, is an error: mail that should be
 //! signed is not sent without a signature.
 

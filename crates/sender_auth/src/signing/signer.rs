@@ -16,7 +16,7 @@ use super::key_ring::{KeyRing, KeysUnavailable, SigningDomain, SigningKey};
 use super::private_key::{CryptoError, KeyAlgorithm};
 use super::signature_field::{SignatureTags, UnsignedField};
 use super::signed_fields::{SignedFields, TooManyFields};
-use super::signing_threads::{LineFull, SigningThreads, SigningThreadsConfig};
+use super::signing_threads::{JobError, SigningThreads, SigningThreadsConfig};
 use crate::body_hash::{BodyHashRequest, BodyHasher, HASH_OCTETS};
 use crate::canonical_form::CanonicalForm;
 use crate::dmarc::author::author_address;
@@ -52,14 +52,20 @@ pub enum SigningError {
     /// Too many messages wait to be signed.
     #[error("too many messages wait to be signed")]
     Busy,
+    /// The thread that was to sign has ended.
+    #[error("a thread that signs has ended; restart the server")]
+    ThreadEnded,
     /// The key operation failed.
     #[error("the signature cannot be made: the cryptographic library failed")]
     Crypto,
 }
 
-impl From<LineFull> for SigningError {
-    fn from(_: LineFull) -> SigningError {
-        SigningError::Busy
+impl From<JobError> for SigningError {
+    fn from(error: JobError) -> SigningError {
+        match error {
+            JobError::LineFull => SigningError::Busy,
+            JobError::ThreadEnded => SigningError::ThreadEnded,
+        }
     }
 }
 

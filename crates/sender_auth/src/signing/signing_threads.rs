@@ -46,10 +46,14 @@ pub(super) struct SigningThreads {
     wait_max: Duration,
 }
 
-/// The line stayed full for too long.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("too many messages wait to be signed")]
-pub(super) struct LineFull;
+/// Why there is no result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum JobError {
+    /// The line stayed full for too long.
+    LineFull,
+    /// The thread has ended in the middle of the job.
+    ThreadEnded,
+}
 
 impl SigningThreads {
     pub(super) fn start(config: &SigningThreadsConfig) -> io::Result<SigningThreads> {
@@ -71,7 +75,7 @@ impl SigningThreads {
     pub(super) async fn run<T: Send + 'static>(
         &self,
         compute: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, LineFull> {
+    ) -> Result<T, JobError> {
         let place = self.place().await?;
         let (notifier, (waiter, result)) = (self.notifiers.current(), oneshot::channel());
         self.line.push(Box::new(move || {
@@ -79,12 +83,12 @@ impl SigningThreads {
             drop(place);
             computed.map(|computed| FinishedJob { notifier, delivery: Box::new(move || drop(waiter.send(computed))) })
         }));
-        result.await.map_err(|_| LineFull)
+        result.await.map_err(|_| JobError::ThreadEnded)
     }
 
-    async fn place(&self) -> Result<OwnedSemaphorePermit, LineFull> {
+    async fn place(&self) -> Result<OwnedSemaphorePermit, JobError> {
         let place = tokio::time::timeout(self.wait_max, self.places.clone().acquire_owned());
-        place.await.ok().and_then(Result::ok).ok_or(LineFull)
+        place.await.ok().and_then(Result::ok).ok_or(JobError::LineFull)
     }
 }
 
@@ -128,10 +132,18 @@ mod tests {
         while threads.places.available_permits() > 0 {
             tokio::task::yield_now().await;
         }
-        assert_eq!(threads.run(|| 3).await, Err(LineFull));
+        assert_eq!(threads.run(|| 3).await, Err(JobError::LineFull));
         release.send(()).unwrap();
         assert_eq!((first.await.unwrap(), second.await.unwrap()), (Ok(true), Ok(2)));
         assert_eq!(threads.run(|| 4).await, Ok(4));
+    }
+
+    #[tokio::test]
+    async fn a_job_whose_thread_ends_has_an_error_of_its_own() {
+        let config = SigningThreadsConfig { threads: 1, ..SigningThreadsConfig::default() };
+        let threads = SigningThreads::start(&config).unwrap();
+        let ended = threads.run(|| std::panic::resume_unwind(Box::new("the operation fails"))).await;
+        assert_eq!(ended, Err::<(), _>(JobError::ThreadEnded));
     }
 
     #[tokio::test]

@@ -10,7 +10,7 @@ use super::macros::{MacroPlace, MacroString};
 
 /// A record.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct SpfRecord {
+pub(crate) struct SpfRecord {
     /// In order; the first that matches decides.
     pub(super) directives: Vec<Directive>,
     /// The domain whose record decides if no directive matches.
@@ -55,11 +55,11 @@ pub(super) struct PrefixLengths {
 
 /// The record is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct SyntaxError;
+pub(crate) struct SyntaxError;
 
 impl SpfRecord {
     /// Parses a text that is an SPF record by its version.
-    pub(super) fn parse(text: &[u8]) -> Result<SpfRecord, SyntaxError> {
+    pub(crate) fn parse(text: &[u8]) -> Result<SpfRecord, SyntaxError> {
         let text = str::from_utf8(text).ok().filter(|text| text.bytes().all(is_printable)).ok_or(SyntaxError)?;
         let mut record = SpfRecord { directives: Vec::new(), redirect: None, explanation: None };
         let terms = text.get(VERSION.len()..).unwrap_or_default();
@@ -154,7 +154,7 @@ impl PrefixLengths {
 }
 
 /// Whether a text is an SPF record: its version ends it or is followed by a space (section 4.5).
-pub(super) fn is_record(text: &[u8]) -> bool {
+pub(crate) fn is_record(text: &[u8]) -> bool {
     let version = text.split(|&byte| byte == b' ').next();
     version.is_some_and(|version| version.eq_ignore_ascii_case(VERSION.as_bytes()))
 }

@@ -46,10 +46,10 @@ async fn chains_are_valid_until_anything_changes() {
 }
 
 #[tokio::test]
-async fn a_key_without_an_answer_leaves_the_chain_open() {
+async fn without_an_answer_for_a_key_a_chain_is_a_temporary_error() {
     let auth = sender_auth(dns().silent("s1._domainkey.hop2.example"), VerificationSettings::default());
     assert_eq!(check(&auth, THREE).await.result("arc"), "temperror");
-    // Nothing is left open by it where another key shows that the chain is not valid.
+    // It does not matter where another key shows that the chain is not valid.
     let text = String::from_utf8(THREE.to_vec()).unwrap();
     let changed = text.replacen("arc=none", "arc=pass", 1);
     assert_eq!(check(&auth, changed.as_bytes()).await.result("arc"), "fail");
@@ -69,6 +69,18 @@ async fn only_the_keys_of_trusted_sealers_may_be_late() {
         let checked = check(&sender_auth(dns, settings), &without_signature(THREE)).await;
         assert_eq!(checked.result("arc"), "temperror");
         assert!(checked.reply().is_some_and(|text| text.starts_with(reply)), "{silent}: {:?}", checked.reply());
+    }
+}
+
+/// What nobody read is no failure, but it is no way to be accepted either.
+#[tokio::test]
+async fn a_chain_of_a_message_that_is_too_large_is_not_verified() {
+    for (trusted, reply) in [(&["hop3.example"][..], "552 5.3.4 "), (&["hop1.example"], "550 5.7.26 ")] {
+        let mut settings = VerificationSettings { message_octets_max: 100, ..enforcing(Method::Dmarc) };
+        settings.trusted_sealers = trusted.iter().map(|name| (*name).into()).collect();
+        let checked = check(&sender_auth(dns(), settings), &without_signature(THREE)).await;
+        assert_eq!((checked.result("arc"), checked.result("dmarc")), ("temperror", "fail"));
+        assert!(checked.reply().is_some_and(|text| text.starts_with(reply)), "{trusted:?}: {:?}", checked.reply());
     }
 }
 

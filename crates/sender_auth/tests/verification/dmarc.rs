@@ -1,7 +1,7 @@
 //! DMARC with real signatures: policies, and authors that cannot be told.
 
 use filter::{Edit, Field};
-use sender_auth::{Method, VerdictAction, VerificationSettings};
+use sender_auth::{Method, MethodMode, VerdictAction, VerificationSettings};
 
 use crate::dkim::{KEY, SIGNED};
 use crate::dns_map::DnsMap;
@@ -45,6 +45,12 @@ async fn mail_that_fails_is_treated_as_its_domain_wants() {
     settings.actions.set(Method::Dmarc, "quarantine", VerdictAction::Hold);
     let auth = sender_auth(dns("v=DMARC1; p=quarantine"), settings);
     assert!(check(&auth, forged.as_bytes()).await.verdict.held);
+    let mut settings = enforcing(Method::Dmarc);
+    settings.actions.set(Method::Dmarc, "quarantine", VerdictAction::Queue("slow".into()));
+    let checked = check(&sender_auth(dns("v=DMARC1; p=quarantine"), settings), forged.as_bytes()).await;
+    let queue = Edit::PrependField(Field::new("X-Mailrace-Queue", "slow").unwrap());
+    assert_eq!((checked.reply(), checked.verdict.held), (None, false));
+    assert!(checked.verdict.edits.contains(&queue), "{:?}", checked.verdict.edits);
     let observed = sender_auth(dns("v=DMARC1; p=reject"), VerificationSettings::default());
     assert_eq!(check(&observed, forged.as_bytes()).await.reply(), None);
     assert_eq!(enforced(DnsMap::default(), forged.as_bytes()).await.result("dmarc"), "none");
@@ -70,6 +76,37 @@ async fn an_author_that_cannot_be_told_is_refused() {
         let checked = enforced(dns("v=DMARC1; p=none"), forged.as_bytes()).await;
         assert_eq!(checked.result("dmarc"), "permerror", "{other}");
         assert!(checked.reply().is_some_and(|reply| reply.starts_with("550 5.7.1 ")), "{other}");
+    }
+}
+
+/// Of two methods, one may tag what the other sends to a queue; what is refused needs neither.
+#[tokio::test]
+async fn the_actions_of_several_methods_go_together() {
+    let forged = signed_text().replace("two  words", "other");
+    let actions = |dkim: VerdictAction, dmarc: VerdictAction| {
+        let mut settings = enforcing(Method::Dmarc);
+        settings.modes[Method::Dkim as usize] = MethodMode::Enforce;
+        settings.actions.set(Method::Dkim, "fail", dkim);
+        settings.actions.set(Method::Dmarc, "quarantine", dmarc);
+        settings
+    };
+    let queue = |name: &str| VerdictAction::Queue(name.into());
+    for (settings, expected) in [
+        (
+            actions(VerdictAction::Tag, queue("slow")),
+            &["X-Authentication-Warning: dkim=fail", "X-Mailrace-Queue: slow"][..],
+        ),
+        (actions(queue("other"), queue("slow")), &["X-Mailrace-Queue: slow"]),
+        (actions(queue("slow"), VerdictAction::Hold), &["X-Mailrace-Queue: slow"]),
+    ] {
+        let is_held = settings.actions.action(Method::Dmarc, "quarantine") == VerdictAction::Hold;
+        let checked = check(&sender_auth(dns("v=DMARC1; p=quarantine"), settings), forged.as_bytes()).await;
+        let fields = checked.verdict.edits.iter().filter_map(|edit| match edit {
+            Edit::PrependField(field) => Some(field.wire().trim_end().to_owned()),
+            _ => None,
+        });
+        let fields: Vec<String> = fields.filter(|field| field.starts_with("X-")).collect();
+        assert_eq!((fields, checked.verdict.held), (expected.iter().map(ToString::to_string).collect(), is_held));
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use filter::{CheckFactory, Edit, Origin, SessionInfo, Stage, Submitter};
+use filter::{CheckFactory, Edit, Field, Origin, SessionInfo, Stage, Submitter};
 use mail::Address;
 use sender_auth::{Method, MethodMode, VerdictAction, VerificationSettings};
 
@@ -30,11 +30,42 @@ async fn of_a_hundred_signatures_eight_are_checked() {
 #[tokio::test]
 async fn a_message_that_is_too_large_is_not_verified() {
     let settings = VerificationSettings { message_octets_max: 100, ..enforcing(Method::Dmarc) };
-    let checked = check(&sender_auth(dns(), settings), SIGNED).await;
-    assert_eq!((checked.result("dkim"), checked.limit("message_size")), ("policy", 1));
-    // It stays too large, so this is no excuse.
-    assert_eq!(checked.result("dmarc"), "fail");
-    assert!(checked.reply().is_some_and(|reply| reply.starts_with("550 5.7.26 ")));
+    let auth = |dns| sender_auth(dns, settings.clone());
+    let checked = check(&auth(dns()), SIGNED).await;
+    // Nobody looked at the signature, so it is not called wrong; it stays too large, so it is not deferred.
+    assert_eq!((checked.result("dkim"), checked.limit("message_size")), ("temperror", 1));
+    assert_eq!(checked.result("dmarc"), "temperror");
+    let reply =
+        "552 5.3.4 Too large to verify that it is from a.example, as its DMARC policy asks: more than 100 octets";
+    assert_eq!(checked.reply().as_deref(), Some(reply));
+    // SPF can confirm the author without the message.
+    let confirmed = dns().txt("a.example", "v=spf1 +all");
+    let checked = check(&auth(confirmed), SIGNED).await;
+    assert_eq!((checked.result("dkim"), checked.result("dmarc"), checked.reply()), ("temperror", "pass", None));
+}
+
+/// Size is no way round a policy: what a failure would lead to happens, whatever follows from temporary errors.
+#[tokio::test]
+async fn a_message_that_is_too_large_is_treated_as_the_policy_asks() {
+    let mut settings = VerificationSettings { message_octets_max: 100, ..enforcing(Method::Dmarc) };
+    settings.actions.set(Method::Dmarc, "temperror", VerdictAction::Accept);
+    let policy = |policy: &str| {
+        DnsMap::default().txt("s1._domainkey.a.example", KEY).txt("_dmarc.a.example", &format!("v=DMARC1; p={policy}"))
+    };
+    let forged = String::from_utf8(SIGNED.to_vec()).unwrap().replace("d=a.example", "d=evil.example");
+    let forged = forged.replace("i=@a.example", "i=@evil.example");
+    for (name, message, result, reply, is_tagged) in [
+        ("reject", SIGNED, "temperror", Some("552 5.3.4"), false),
+        ("quarantine", SIGNED, "temperror", None, true),
+        ("none", SIGNED, "temperror", None, false),
+        // A signature of another domain could not have confirmed the author.
+        ("reject", forged.as_bytes(), "fail", Some("550 5.7.26"), false),
+    ] {
+        let checked = check(&sender_auth(policy(name), settings.clone()), message).await;
+        let tag = Edit::PrependField(Field::new("X-Authentication-Warning", "dmarc=temperror").unwrap());
+        assert_eq!((checked.result("dmarc"), checked.verdict.edits.contains(&tag)), (result, is_tagged), "{name}");
+        assert_eq!(checked.reply().map(|text| text.starts_with(reply.unwrap_or("?"))), reply.map(|_| true), "{name}");
+    }
 }
 
 #[tokio::test]
@@ -84,7 +115,7 @@ async fn a_client_beyond_its_limit_is_deferred_where_spf_is_enforced() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_late_key_leaves_only_its_own_signature_open() {
+async fn a_late_key_is_a_temporary_error_of_its_own_signature_only() {
     let text = String::from_utf8(SIGNED.to_vec()).unwrap();
     let (signature, rest) = text.split_at(text.find("From:").unwrap());
     let slow = signature.replace("d=a.example", "d=slow.example").replace("i=@a.example", "i=@slow.example");
@@ -116,7 +147,7 @@ async fn the_helo_cannot_use_up_the_queries_for_the_sender() {
 }
 
 #[tokio::test]
-async fn too_many_messages_at_the_same_time_are_left_open() {
+async fn beyond_the_messages_at_the_same_time_verdicts_are_temporary_errors() {
     let settings = VerificationSettings { concurrent_max: 1, ..enforcing(Method::Dmarc) };
     let auth = sender_auth(dns(), settings);
     let session = SessionInfo { client: Some("192.0.2.9".parse().unwrap()), ..SessionInfo::default() };
@@ -209,7 +240,7 @@ async fn only_networks_that_are_named_may_pass_on_results_in_our_name() {
 }
 
 #[tokio::test]
-async fn a_message_without_signatures_asks_only_for_its_policy() {
+async fn a_message_without_signatures_asks_nothing_for_dkim_and_arc() {
     let dns = std::sync::Arc::new(DnsMap::default());
     let mut settings = VerificationSettings::default();
     settings.modes[Method::Spf as usize] = MethodMode::Off;
