@@ -144,7 +144,7 @@ mod tests {
             server.senders.iter().map(ToString::to_string).chain(server.remarks).collect::<Vec<_>>().join(" ")
         };
         assert_eq!(senders(""), "192.0.2.25 2001:db8::25");
-        assert_eq!(senders("[transport.smtp]\nsource = \"198.51.100.7\"\n"), "198.51.100.7 2001:db8::25");
+        assert_eq!(senders("[transport.smtp]\nsource = [\"198.51.100.7\"]\n"), "198.51.100.7 2001:db8::25");
         assert_eq!(senders("[transport.smtp]\nsource = [\"10.0.0.5\"]\n"), "192.0.2.25 2001:db8::25");
         assert_eq!(senders("[transport.smtp]\nfamilies = \"ipv4\"\n"), "192.0.2.25");
         let relayed = senders("[transport.smtp]\nnext_hop = \"relay.example.net\"\n");
