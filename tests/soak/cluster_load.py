@@ -73,6 +73,8 @@ class Load:
 class FaultCase(ClusterCase):
     """A cluster of three nodes, with mail that flows while something fails."""
 
+    noticed_after = 2 * LEASE_SECONDS  # how long before its end a node that lived may have lost a lane
+
     def setUp(self):
         super().setUp()
         self.spans, self.arrivals, self._lock = [], collections.defaultdict(list), threading.Lock()
@@ -115,7 +117,7 @@ class FaultCase(ClusterCase):
         for server in self.servers:
             if server.process.poll() is not None:
                 self.assertEqual(server.process.returncode, _LANE_LOST, server.log_tail())
-                self.note_failure(server, before=2 * LEASE_SECONDS)
+                self.note_failure(server, before=self.noticed_after)
                 self.restart(server)
 
     def restart(self, server, wrapper=()):
@@ -128,11 +130,11 @@ class FaultCase(ClusterCase):
                     raise
         raise AssertionError(f"{server.folder.parent.name} did not start in {_STARTS_MAX} tries")
 
-    def note_failure(self, *servers, before=0.0, after=0.0):
-        """Now these nodes fail (default: all may lose their leases), or did so before, or will."""
+    def note_failure(self, server, before=0.0, after=0.0):
+        """Now this node fails, or did so before, or will."""
         now = time.time()
-        span = (now - LEASE_SECONDS - MARGIN_SECONDS - LAG_SECONDS - before, now + LAG_SECONDS + after)
-        self.spans += [(server.folder.parent.name, *span) for server in servers or self.servers]
+        begin = now - LEASE_SECONDS - MARGIN_SECONDS - LAG_SECONDS - before
+        self.spans.append((server.folder.parent.name, begin, now + LAG_SECONDS + after))
 
     def check_ledger(self):
         """Every 250 has arrived; only what may come twice came twice."""

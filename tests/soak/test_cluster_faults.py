@@ -23,6 +23,7 @@ from outbound import text_message
 # How long NATS servers may take to elect leaders of all streams.
 _ELECTION_SECONDS = 15
 _SLOW_SECONDS = 12
+_AWAY_SECONDS_MAX = 120
 _STORE_MEGABYTES = 64
 _CLOCK_OFFSETS = ("-7m", "+0", "+11m")
 _FAKETIME = glob.glob("/usr/lib/*/faketime/libfaketimeMT.so.1")
@@ -42,6 +43,7 @@ class NodeFaults(FaultCase):
         self.check_ledger()
 
     def test_a_rolling_restart_of_all_nodes_and_servers(self):
+        self.noticed_after = _ELECTION_SECONDS
         self.start_all()
         for server in self.servers:
             self.note_failure(server, after=LEASE_SECONDS)
@@ -50,7 +52,6 @@ class NodeFaults(FaultCase):
             self.restart(server)
             self.await_mail(time.time())
         for number in range(3):
-            self.note_failure(after=2 * LEASE_SECONDS + MARGIN_SECONDS)
             self.nats.kill_one(number)
             self.nats.start_one(number)
             self.await_mail(time.time())
@@ -90,12 +91,13 @@ class NodeFaults(FaultCase):
 
 
 class ServerFaults(FaultCase):
+    noticed_after = _SLOW_SECONDS + 2 * _ELECTION_SECONDS
+
     def test_the_leader_of_a_lanes_stream_is_killed(self):
         self.start_all()
         for _ in range(2):
             lane = next(row["lane"] for row in self.lanes(self.servers[0]) if row["role"] == "owner")
             leader = self.nats.leader_of(f"mailrace-test-{lane}")
-            self.note_failure(after=_ELECTION_SECONDS)
             self.nats.kill_one(leader)
             self.await_mail(time.time(), seconds=_ELECTION_SECONDS + 60)
             self.nats.start_one(leader)
@@ -106,8 +108,8 @@ class ServerFaults(FaultCase):
         return [json.loads(line) for line in self.command(server, "cluster", "status", "--json").splitlines()]
 
     def test_two_of_three_servers_are_killed_and_come_back(self):
+        self.noticed_after = _AWAY_SECONDS_MAX
         self.start_all()
-        self.note_failure(after=LEASE_SECONDS + MARGIN_SECONDS)
         for number in (0, 1):
             self.nats.kill_one(number)
         await_that(lambda: len(self.mail.refused) >= 3, "mail is refused", self.servers[0], 60)
@@ -115,7 +117,6 @@ class ServerFaults(FaultCase):
         begin = time.time()
         time.sleep(2 * LEASE_SECONDS)
         self.assertEqual(self.mail.count(begin), 0, "a 250 without a second copy")
-        self.note_failure(after=_ELECTION_SECONDS)
         for number in (0, 1):
             self.nats.start_one(number)
         self.await_mail(time.time())
@@ -125,7 +126,6 @@ class ServerFaults(FaultCase):
         """As one whose disk stalls: its connections stay open, and it answers nothing."""
         self.start_all()
         for number in range(3):
-            self.note_failure(after=_SLOW_SECONDS + _ELECTION_SECONDS)
             process = self.nats.processes[number]
             process.send_signal(signal.SIGSTOP)
             self.addCleanup(process.send_signal, signal.SIGCONT)
@@ -148,6 +148,8 @@ class ServerFaults(FaultCase):
 class SplitNetwork(FaultCase):
     """The routes between the servers can be cut. The first node uses the first server alone."""
 
+    noticed_after = _AWAY_SECONDS_MAX
+
     def make_servers(self):
         return RoutedServers(self.folder)
 
@@ -157,7 +159,6 @@ class SplitNetwork(FaultCase):
         for server in self.servers:
             server.start()
         self.load()
-        self.note_failure(after=LEASE_SECONDS + MARGIN_SECONDS)
         self.nats.split()
         self.await_takeover(*self.servers[1:])
         cut_off = time.time()
@@ -177,6 +178,8 @@ class SplitNetwork(FaultCase):
 class FullDisks(FaultCase):
     """The servers keep their streams on small file systems of their own."""
 
+    noticed_after = _AWAY_SECONDS_MAX
+
     def make_servers(self):
         servers = NatsServers(self.folder)
         self.stores = [self.folder / f"nats-{number}" for number in range(3)]
@@ -189,14 +192,12 @@ class FullDisks(FaultCase):
     @needs_root
     def test_full_disks_of_all_servers(self):
         self.start_all()
-        self.note_failure(after=60)
         for store in self.stores:
             fill(store / "filler")
         await_that(lambda: len(self.mail.refused) >= 3, "mail is refused", self.servers[0], 120)
         begin = time.time()
         time.sleep(2 * LEASE_SECONDS)
         self.assertEqual(self.mail.count(begin), 0, "a 250 without a second copy")
-        self.note_failure(after=_ELECTION_SECONDS)
         for number, store in enumerate(self.stores):
             (store / "filler").unlink()
             # A server that could not write stores nothing more until it is started again.
