@@ -150,6 +150,7 @@ class FaultCase(ClusterCase):
         self.assertEqual(left, [], "messages with a 250 have not arrived")
         # A node that was cut off could deliver later.
         time.sleep(2 * (LEASE_SECONDS + MARGIN_SECONDS))
+        self.revive()
         self.check_doubled()
 
     def check_doubled(self):

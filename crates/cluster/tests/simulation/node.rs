@@ -65,7 +65,11 @@ impl Answer {
     /// It answers what the node has done in one role, and means nothing to a later one.
     pub(crate) fn is_of_role(&self) -> bool {
         match self {
-            Answer::Published(..) | Answer::Slot(..) | Answer::Told(..) | Answer::Synced(_) | Answer::WriteFailed(_) => true,
+            Answer::Published(..)
+            | Answer::Slot(..)
+            | Answer::Told(..)
+            | Answer::Synced(_)
+            | Answer::WriteFailed(_) => true,
             Answer::Tail(_) | Answer::Renewed | Answer::Timeout | Answer::Work => false,
         }
     }
@@ -408,7 +412,8 @@ impl OwnerNode {
         let copies: Vec<_> = missing.into_iter().map(|(id, it)| message(*id, it.content.clone(), Vec::new())).collect();
         copies.into_iter().for_each(|copy| self.submit_copy(copy, Submitted::Kept, context));
         let disk = context.disk.get_or_insert_default();
-        let (ended, lost): (BTreeMap<_, _>, BTreeMap<_, _>) = found.into_iter().partition(|(id, _)| disk.ended.contains(id));
+        let (ended, lost): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            found.into_iter().partition(|(id, _)| disk.ended.contains(id));
         for id in ended.into_keys() {
             self.submit_copy(outcome(id, RecipientState::Withdrawn, None), Submitted::Kept, context);
         }
