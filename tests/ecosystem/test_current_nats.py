@@ -7,6 +7,7 @@ import subprocess
 import sys
 import unittest
 
+import harness  # noqa: F401  finds the modules of bench
 from peers.mailrace import ROOT
 from peers.nats import CURRENT
 
