@@ -17,6 +17,7 @@ import time
 _SAMPLE_SECONDS = 0.1
 # The sinks write their records five times a second, and an attempt that has begun goes on.
 _LAG_SECONDS = 1.0
+_ELECTION_SECONDS_MAX = 60  # on a busy machine
 _LOST = re.compile(r"^(\S+Z) .*a lane is no longer this node", re.M)
 
 
@@ -68,11 +69,16 @@ class Doubled:
 
 def spans_of(folder, name, lease, margin):
     """The times in which a node may have delivered what was delivered again."""
-    kills = (at for (at,) in rows(folder / f"{name}.kills"))
-    losses = losses_of((folder / f"{name}.log").read_text(errors="replace"))
+    kills = [at for (at,) in rows(folder / f"{name}.kills")]
     spans = [(at - lease - _LAG_SECONDS, at + _LAG_SECONDS) for at in kills]
-    # Others waited for the lease and the margin before they took it, and it noticed that at its next sign of life.
-    return spans + [(at - 3 * lease - margin - _LAG_SECONDS, at) for at in losses]
+    all_kills = [at for path in folder.glob("*.kills") for (at,) in rows(path)]
+    for lost in losses_of((folder / f"{name}.log").read_text(errors="replace")):
+        # Others waited for the lease and the margin before they took it, and it noticed that at its next sign of life;
+        # or later, if a server was killed, and the others had to elect a leader first.
+        spans.append((lost - 3 * lease - margin - _LAG_SECONDS, lost + _LAG_SECONDS))
+        before = (at for at in all_kills if lost - _ELECTION_SECONDS_MAX < at < lost)
+        spans += [(at - lease - _LAG_SECONDS, at + lease + _LAG_SECONDS) for at in before]
+    return spans
 
 
 def losses_of(log):

@@ -49,7 +49,8 @@ impl Disk {
             DiskWrite::Message(id, message) => drop(self.live.insert(id, message)),
             DiskWrite::Attempts(id, attempts) => {
                 if let Some(message) = self.live.get_mut(&id) {
-                    message.attempts = attempts;
+                    // One that failed is written again after later ones.
+                    message.attempts = message.attempts.max(attempts);
                 }
             }
             DiskWrite::End(id) => {

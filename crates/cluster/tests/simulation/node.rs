@@ -409,7 +409,8 @@ impl OwnerNode {
     /// See the table in `disk`.
     fn compare(&mut self, mut found: BTreeMap<QueueId, FoundMessage>, context: &mut Context<'_>) {
         let missing: Vec<_> = self.live.iter().filter(|(id, _)| found.remove(id).is_none()).collect();
-        let copies: Vec<_> = missing.into_iter().map(|(id, it)| message(*id, it.content.clone(), Vec::new())).collect();
+        let copies: Vec<_> =
+            missing.into_iter().map(|(id, it)| message(*id, it.content.clone(), states_after(it.attempts))).collect();
         copies.into_iter().for_each(|copy| self.submit_copy(copy, Submitted::Kept, context));
         let disk = context.disk.get_or_insert_default();
         let (ended, lost): (BTreeMap<_, _>, BTreeMap<_, _>) =
@@ -666,6 +667,12 @@ fn retained(entry: &CopiedEntry) -> RetainedEntry {
             RetainedEntry::Outcome { id: *id, recipients: recipients.clone() }
         }
     }
+}
+
+/// The states of a message on the disk.
+fn states_after(attempts: u16) -> Vec<(u32, RecipientState)> {
+    let waiting = RecipientState::Waiting { attempts, until: Timestamp(0) };
+    (attempts > 0).then_some((0, waiting)).into_iter().collect()
 }
 
 fn outcome(id: QueueId, state: RecipientState, bounce: Option<QueueId>) -> CopiedEntry {
