@@ -1,10 +1,11 @@
 """NATS servers with JetStream, for clusters of Mailrace: real ones, and a stub that answers after a fixed time.
 
 All of them listen on 127.0.0.1 only, and announce no addresses. MAILRACE_NATS_SERVER names another binary than the one
-in PATH. The stub and the bare publisher are examples of the crate `cluster` beside the measured binary, built with
+in PATH, such as the newer one that `bench/peers/install ecosystem` builds. The stub and the bare publisher are examples of the crate `cluster` beside the measured binary, built with
 `cargo build --release -p cluster --examples`; MAILRACE_EXAMPLES names another folder.
 """
 
+import json
 import os
 import pathlib
 import re
@@ -15,8 +16,10 @@ import time
 
 from . import accounting
 from .mailrace import BINARY as MAILRACE
+from .mailrace import ROOT
 from .smtp import free_port
 
+CURRENT = ROOT / "target/peers/nats/nats-server"  # beside Debian's version, if `bench/peers/install` has built it
 BINARY = os.environ.get("MAILRACE_NATS_SERVER") or shutil.which("nats-server") or "/usr/sbin/nats-server"
 EXAMPLES = pathlib.Path(os.environ.get("MAILRACE_EXAMPLES", MAILRACE.parent / "examples"))
 _STUB, _PUBLISHER = EXAMPLES / "nats_stub", EXAMPLES / "nats_publisher"
@@ -83,7 +86,7 @@ class NatsServers:
         for number in range(len(self.ports)):
             self.start_one(number)
         deadline = time.monotonic() + _READY_SECONDS_MAX
-        while not all(self._is_healthy(port) for port in self.monitors):
+        while not self.are_healthy():
             if time.monotonic() > deadline or any(process.poll() is not None for process in self.processes):
                 raise RuntimeError(f"the NATS servers are not ready: {(self.folder / 'nats-0.log').read_text()[-400:]}")
             time.sleep(0.05)
@@ -108,6 +111,10 @@ class NatsServers:
                 process.wait(30)
         self.group.end()
 
+    def are_healthy(self):
+        """Whether all run, and have the copies of their streams."""
+        return all(self._is_healthy(port) for port in self.monitors)
+
     def _is_healthy(self, port):
         try:
             with socket.create_connection(("127.0.0.1", port), 2) as connection:
@@ -116,6 +123,24 @@ class NatsServers:
                 return b" 200 " in connection.recv(100)
         except OSError:
             return False
+
+    def leader_of(self, stream):
+        """The number of the server that leads the group of a stream."""
+        found = self.request(f"$JS.API.STREAM.INFO.{stream}")
+        return int(found["cluster"]["leader"].removeprefix("n"))
+
+    def request(self, subject):
+        """Asks the servers something without content, through the first one; returns the answer."""
+        with socket.create_connection(("127.0.0.1", self.ports[0]), 10) as connection:
+            lines = connection.makefile("rwb")
+            lines.readline()  # what the server is
+            lines.write(f'CONNECT {{"verbose":false}}\r\nSUB answer 1\r\nPUB {subject} answer 0\r\n\r\n'.encode())
+            lines.flush()
+            while not (line := lines.readline()).startswith(b"MSG "):
+                if line.startswith(b"PING"):
+                    lines.write(b"PONG\r\n")
+                    lines.flush()
+            return json.loads(lines.read(int(line.split()[-1])))
 
 
 class NatsStub:

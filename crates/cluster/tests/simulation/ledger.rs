@@ -1,6 +1,6 @@
 //! What really happened, and what every reader of the stream must find.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::BytesMut;
 use cluster::lane::replay::{BatchReader, ReplayEvent};
@@ -27,6 +27,8 @@ pub(crate) struct LedgerEntry {
 #[derive(Default)]
 pub(crate) struct Ledger {
     pub(crate) messages: BTreeMap<QueueId, LedgerEntry>,
+    /// What a disk had that came back older or damaged: it may be delivered twice.
+    pub(crate) may_come_back: BTreeSet<QueueId>,
 }
 
 /// A message that a reader of the stream finds live.
@@ -47,6 +49,23 @@ impl Ledger {
         self.messages.get_mut(&id).unwrap()
     }
 
+    /// It has a final state for good: it must not be delivered any more.
+    pub(crate) fn has_ended(&self, id: QueueId) -> bool {
+        self.messages[&id].ended_at.is_some() && !self.may_come_back.contains(&id)
+    }
+
+    /// A state of a message is decided. Only what has no 250, or has ended already, may be withdrawn.
+    pub(crate) fn note_outcome(&mut self, id: QueueId, state: RecipientState, bounce: Option<QueueId>) {
+        let entry = self.entry(id);
+        if state == RecipientState::Withdrawn {
+            let may_be_withdrawn = entry.acknowledged_at.is_none() || !entry.endings.is_empty();
+            assert!(may_be_withdrawn, "{id} was acknowledged, and is withdrawn");
+        }
+        if state.is_final() {
+            entry.endings.push(bounce);
+        }
+    }
+
     /// Of what was confirmed up to `last`: nothing that was acknowledged is lost, and nothing that has
     /// ended is back. A node that was stopped may learn that it has claimed the lane when another one
     /// owns it already, hence `last`.
@@ -56,9 +75,10 @@ impl Ledger {
             match found.live.get(id) {
                 Some(live) => {
                     assert!(live.content == entry.content, "{id} has other content");
-                    assert!(!is_known(entry.ended_at), "{id} has ended, and is back");
+                    let may_come_back = self.may_come_back.contains(id);
+                    assert!(may_come_back || !is_known(entry.ended_at), "{id} has ended, and is back");
                     let attempts = entry.attempts.range(..=last).next_back().map_or(0, |(_, attempts)| *attempts);
-                    assert!(live.attempts >= attempts, "{id} has lost attempts");
+                    assert!(may_come_back || live.attempts >= attempts, "{id} has lost attempts");
                 }
                 None if is_known(entry.acknowledged_at) => self.check_ending(*id, entry, found),
                 None => {}

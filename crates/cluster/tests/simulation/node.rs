@@ -1,7 +1,7 @@
 //! A node that watches the lane, claims it when it may, and works with it: takes messages, delivers
 //! them, records outcomes, copies and purges.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +15,7 @@ use mail::{BodyFlags, BodyType, ClientInfo, DsnNotify, Envelope, QueueId, Recipi
 use sim::Random;
 use spool::{DraftBody, RecipientState};
 
+use crate::disk::{Disk, DiskWrite, DiskWrites, write_of};
 use crate::ledger::{Found, FoundMessage, Ledger, LedgerEntry, read};
 use crate::starting::{Decision, Fact, Question, Start};
 use crate::stream::Stream;
@@ -54,13 +55,24 @@ pub(crate) enum Answer {
     Timeout,
     Work,
     Told(u64, Fact),
+    /// All writes to the disk up to this one are durable.
+    Synced(u64),
+    /// None of those up to this one are on the disk.
+    WriteFailed(u64),
 }
 
-/// What the first owner of a lane has on its disk.
-#[derive(Clone, Default)]
-pub(crate) struct Disk {
-    pub(crate) epoch: u32,
-    pub(crate) live: BTreeMap<QueueId, FoundMessage>,
+impl Answer {
+    /// It answers what the node has done in one role, and means nothing to a later one.
+    pub(crate) fn is_of_role(&self) -> bool {
+        match self {
+            Answer::Published(..)
+            | Answer::Slot(..)
+            | Answer::Told(..)
+            | Answer::Synced(_)
+            | Answer::WriteFailed(_) => true,
+            Answer::Tail(_) | Answer::Renewed | Answer::Timeout | Answer::Work => false,
+        }
+    }
 }
 
 /// The clock of a node: its rate, in millionths, and its start.
@@ -96,18 +108,32 @@ struct OwnerNode {
     is_claimed: bool,
     next_id: u64,
     live: BTreeMap<QueueId, FoundMessage>,
-    batches: HashMap<BatchId, Vec<Submitted>>,
+    batches: HashMap<BatchId, PendingBatch>,
     /// It has the lane from its own disk.
     is_own: bool,
+    writes: DiskWrites,
     /// It has asked for a note that the lane is closed, and knows that there is one.
     is_closing: bool,
     is_noted: bool,
+}
+
+/// A batch that waits for its two copies.
+struct PendingBatch {
+    submitted: Vec<Submitted>,
+    /// The sequence at which the stream has it.
+    stored_at: Option<u64>,
+    /// The number of the sync that it waits for.
+    sync: Option<u64>,
 }
 
 /// What waits for a batch.
 #[derive(Clone, Debug)]
 enum Submitted {
     Message(QueueId),
+    /// A message that is not refused when its batch fails: the bounce of an outcome, or what only the disk had.
+    Kept(QueueId),
+    /// A further copy of a message that the stream has.
+    Copy(QueueId),
     Outcome(QueueId, RecipientState),
 }
 
@@ -138,6 +164,8 @@ pub(crate) struct Context<'a> {
     pub(crate) closes_lanes: bool,
     /// The disk of the first owner.
     pub(crate) disk: &'a mut Option<Disk>,
+    /// The syncs that begin.
+    pub(crate) syncs: Vec<u64>,
     /// How often the lane was claimed.
     pub(crate) claims: u64,
 }
@@ -182,11 +210,12 @@ impl Node {
             Role::Owner(node) => node.handle(answer, context),
         }
         self.perform(context);
-        if let Role::Owner(node) = &self.role
-            && node.is_own
-            && node.is_claimed
-        {
-            context.disk.get_or_insert_default().live.clone_from(&node.live);
+    }
+
+    /// The node is killed: some of what it wrote last is on its disk.
+    pub(crate) fn crash(&mut self, random: &mut Random, disk: &mut Option<Disk>) {
+        if let (Role::Owner(node), Some(disk)) = (&mut self.role, disk) {
+            node.writes.crash(random, disk);
         }
     }
 
@@ -271,6 +300,7 @@ impl Watching {
                 return tail;
             }
             Answer::Published(..) | Answer::Slot(..) | Answer::Work | Answer::Told(..) => {}
+            Answer::Synced(_) | Answer::WriteFailed(_) => {}
         }
         None
     }
@@ -294,6 +324,7 @@ impl OwnerNode {
             next_id,
             is_own: disk.is_some(),
             live: disk.unwrap_or_default().live,
+            writes: DiskWrites::default(),
             batches: HashMap::new(),
             is_closing: false,
             is_noted: false,
@@ -312,6 +343,8 @@ impl OwnerNode {
                 self.is_noted = true;
                 self.owner.release();
             }
+            Answer::Synced(number) => self.sync(number, context),
+            Answer::WriteFailed(number) => self.rewrite(number, context),
             Answer::Work | Answer::Tail(_) | Answer::Renewed | Answer::Told(..) => {}
         }
     }
@@ -339,7 +372,11 @@ impl OwnerNode {
             OwnerAction::EpochRepeated { sequence } => self.retention.handle_epoch(sequence),
             OwnerAction::Confirmed { batch, range } => {
                 self.retention.handle_confirmed(batch, range);
-                self.confirm(batch, range.last, context.ledger);
+                if let Some(pending) = self.batches.get_mut(&batch) {
+                    pending.stored_at = Some(range.last);
+                }
+                self.forget_ends(batch, context);
+                self.confirm(batch, context.ledger);
             }
             OwnerAction::Failed { batch, .. } => self.withdraw(batch, context),
             OwnerAction::Fenced { .. } | OwnerAction::Lost { .. } => return std::ops::ControlFlow::Break(()),
@@ -369,20 +406,84 @@ impl OwnerNode {
         }
     }
 
-    /// The disk counts: what only the stream has is finished, and what only the disk has is copied.
+    /// See the table in `disk`.
     fn compare(&mut self, mut found: BTreeMap<QueueId, FoundMessage>, context: &mut Context<'_>) {
         let missing: Vec<_> = self.live.iter().filter(|(id, _)| found.remove(id).is_none()).collect();
-        let copies: Vec<_> = missing.into_iter().map(|(id, it)| message(*id, it.content.clone(), Vec::new())).collect();
-        let withdrawn = found.into_keys().map(|id| outcome(id, RecipientState::Withdrawn, None));
-        for entry in withdrawn.chain(copies).collect::<Vec<_>>() {
-            self.submit(vec![entry], context);
+        let copies: Vec<_> =
+            missing.into_iter().map(|(id, it)| message(*id, it.content.clone(), states_after(it.attempts))).collect();
+        copies.into_iter().for_each(|copy| self.submit_copy(copy, Submitted::Kept, context));
+        let disk = context.disk.get_or_insert_default();
+        let (ended, lost): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            found.into_iter().partition(|(id, _)| disk.ended.contains(id));
+        for id in ended.into_keys() {
+            self.submit_copy(outcome(id, RecipientState::Withdrawn, None), Submitted::Kept, context);
+        }
+        let restored = lost.iter().map(|(id, message)| DiskWrite::Message(*id, message.clone())).collect();
+        self.live.extend(lost);
+        self.write(restored, context);
+    }
+
+    /// Writes to the disk, if there is one.
+    fn write(&mut self, writes: Vec<DiskWrite>, context: &mut Context<'_>) -> Option<u64> {
+        let number = self.is_own.then(|| self.writes.write(writes))?;
+        context.syncs.push(number);
+        Some(number)
+    }
+
+    fn sync(&mut self, number: u64, context: &mut Context<'_>) {
+        self.writes.sync(number, context.disk.get_or_insert_default());
+        let synced = self.batches.iter_mut().filter(|(_, pending)| pending.sync.is_some_and(|sync| sync <= number));
+        let synced: Vec<BatchId> = synced.map(|(batch, pending)| (pending.sync = None, *batch).1).collect();
+        synced.into_iter().for_each(|batch| self.confirm(batch, context.ledger));
+    }
+
+    /// A write failed after the step had its batch: the new messages are refused, and withdrawn from the
+    /// stream. Outcomes are written again.
+    fn rewrite(&mut self, number: u64, context: &mut Context<'_>) {
+        let failed = self.batches.iter_mut().filter(|(_, pending)| pending.sync.is_some_and(|sync| sync <= number));
+        let failed: BTreeSet<BatchId> = failed.map(|(batch, _)| *batch).collect();
+        let writes = self.writes.take(number);
+        let is_failed = |batch: &BatchId| failed.contains(batch);
+        let all = self.batches.iter().filter(|(batch, _)| is_failed(batch)).flat_map(|(_, pending)| &pending.submitted);
+        let refused = all.filter_map(|submitted| match submitted {
+            Submitted::Message(id) => Some(*id),
+            Submitted::Kept(_) | Submitted::Copy(_) | Submitted::Outcome(..) => None,
+        });
+        let refused: BTreeSet<QueueId> = refused.collect();
+        let is_kept = |write: &DiskWrite| !matches!(write, DiskWrite::Message(id, _) if refused.contains(id));
+        let again = self.write(writes.into_iter().filter(is_kept).collect(), context);
+        for batch in failed {
+            if let Some(pending) = self.batches.get_mut(&batch) {
+                pending.sync = again;
+            }
+            self.withdraw(batch, context);
         }
     }
 
-    fn confirm(&mut self, batch: BatchId, sequence: u64, ledger: &mut Ledger) {
-        for submitted in self.batches.remove(&batch).unwrap_or_default() {
+    /// The stream has the outcomes of a batch, so the disk need not keep them.
+    fn forget_ends(&mut self, batch: BatchId, context: &mut Context<'_>) {
+        let Some(pending) = self.batches.get(&batch) else { return };
+        let ends = pending.submitted.iter().filter_map(|submitted| match submitted {
+            Submitted::Outcome(id, state) if state.is_final() => Some(DiskWrite::Forget(*id)),
+            _ => None,
+        });
+        let ends: Vec<DiskWrite> = ends.collect();
+        if !ends.is_empty() {
+            self.write(ends, context);
+        }
+    }
+
+    /// What is stored in both places counts.
+    fn confirm(&mut self, batch: BatchId, ledger: &mut Ledger) {
+        let Some(PendingBatch { stored_at: Some(sequence), sync: None, .. }) = self.batches.get(&batch) else { return };
+        let sequence = *sequence;
+        for submitted in self.batches.remove(&batch).into_iter().flat_map(|pending| pending.submitted) {
             match submitted {
-                Submitted::Message(id) => ledger.entry(id).acknowledged_at = Some(sequence),
+                Submitted::Message(id) | Submitted::Kept(id) => ledger.entry(id).acknowledged_at = Some(sequence),
+                Submitted::Copy(id) => {
+                    let acknowledged_at = &mut ledger.entry(id).acknowledged_at;
+                    *acknowledged_at = acknowledged_at.map(|_| sequence);
+                }
                 Submitted::Outcome(id, RecipientState::Waiting { attempts, .. }) => {
                     ledger.entry(id).attempts.insert(sequence, attempts);
                 }
@@ -391,21 +492,22 @@ impl OwnerNode {
         }
     }
 
-    /// The messages of a batch were refused; its outcomes count.
+    /// The messages of a batch were refused; its outcomes count, with their bounces.
     fn withdraw(&mut self, batch: BatchId, context: &mut Context<'_>) {
-        let Some(submitted) = self.batches.get_mut(&batch) else { return };
-        let messages: Vec<QueueId> = submitted
+        let Some(pending) = self.batches.get_mut(&batch) else { return };
+        let messages: Vec<QueueId> = pending
+            .submitted
             .iter()
             .filter_map(|submitted| match submitted {
                 Submitted::Message(id) => Some(*id),
-                Submitted::Outcome(..) => None,
+                Submitted::Kept(_) | Submitted::Copy(_) | Submitted::Outcome(..) => None,
             })
             .collect();
-        submitted.retain(|submitted| matches!(submitted, Submitted::Outcome(..)));
+        pending.submitted.retain(|submitted| !matches!(submitted, Submitted::Message(_)));
         let outcomes = messages.into_iter().filter(|id| self.live.remove(id).is_some());
         let outcomes: Vec<_> = outcomes.map(|id| outcome(id, RecipientState::Withdrawn, None)).collect();
         if !outcomes.is_empty() {
-            self.submit(outcomes, context);
+            self.submit_new(outcomes, context);
         }
     }
 
@@ -429,7 +531,7 @@ impl OwnerNode {
             }
         }
         if !entries.is_empty() {
-            self.submit(entries, context);
+            self.submit_new(entries, context);
         }
     }
 
@@ -454,7 +556,7 @@ impl OwnerNode {
 
     fn deliver(&mut self, context: &mut Context<'_>, entries: &mut Vec<CopiedEntry>) {
         let Some(id) = self.random_accepted(context) else { return };
-        assert!(context.ledger.entry(id).ended_at.is_none(), "{id} is delivered again");
+        assert!(!context.ledger.has_ended(id), "{id} is delivered again");
         let (state, bounce) = match context.random.below(10) {
             0..4 => (RecipientState::Waiting { attempts: self.live[&id].attempts + 1, until: Timestamp(0) }, None),
             4..9 => (RecipientState::Delivered, None),
@@ -504,17 +606,36 @@ impl OwnerNode {
     fn copy(&mut self, id: QueueId, context: &mut Context<'_>) {
         let content = self.live.get(&id).map(|message| message.content.clone());
         match (content, self.retention.states(id)) {
-            (Some(content), Some(states)) => self.submit(vec![message(id, content, states)], context),
+            (Some(content), Some(states)) => self.submit_copy(message(id, content, states), Submitted::Copy, context),
             _ => self.retention.handle_copy_failed(id),
         }
     }
 
-    fn submit(&mut self, entries: Vec<CopiedEntry>, context: &mut Context<'_>) {
+    /// Gives a batch to the disk and to the stream.
+    fn submit_new(&mut self, entries: Vec<CopiedEntry>, context: &mut Context<'_>) {
+        let sync = self.write(entries.iter().map(write_of).collect(), context);
+        let bounces = entries.iter().filter_map(|entry| match entry {
+            CopiedEntry::Outcome { bounce, .. } => *bounce,
+            CopiedEntry::Message { .. } => None,
+        });
+        let bounces: BTreeSet<QueueId> = bounces.collect();
+        let message = |id| if bounces.contains(&id) { Submitted::Kept(id) } else { Submitted::Message(id) };
+        let submitted = note_entries(&entries, message, context.ledger);
+        self.submit(entries, PendingBatch { submitted, stored_at: None, sync }, context);
+    }
+
+    /// Gives to the stream what the disk has.
+    fn submit_copy(&mut self, entry: CopiedEntry, message: fn(QueueId) -> Submitted, context: &mut Context<'_>) {
+        let entries = vec![entry];
+        let submitted = note_entries(&entries, message, context.ledger);
+        self.submit(entries, PendingBatch { submitted, stored_at: None, sync: None }, context);
+    }
+
+    fn submit(&mut self, entries: Vec<CopiedEntry>, pending: PendingBatch, context: &mut Context<'_>) {
         let batch = self.owner.start_batch(context.now);
         let retained = entries.iter().map(retained).collect();
         self.retention.handle_queued(batch, retained);
-        let submitted = entries.iter().map(|entry| note_entry(entry, context.ledger)).collect();
-        self.batches.insert(batch, submitted);
+        self.batches.insert(batch, pending);
         let mut encoder = BatchEncoder::new(entries, PART_BYTES);
         while let Some((part, is_last)) = encoder.next_part().unwrap() {
             self.owner.handle_part(batch, &part, is_last);
@@ -522,16 +643,19 @@ impl OwnerNode {
     }
 }
 
-fn note_entry(entry: &CopiedEntry, ledger: &mut Ledger) -> Submitted {
-    match entry {
-        CopiedEntry::Message { id, .. } => Submitted::Message(*id),
+fn note_entries(
+    entries: &[CopiedEntry],
+    message: impl Fn(QueueId) -> Submitted,
+    ledger: &mut Ledger,
+) -> Vec<Submitted> {
+    let note = |entry: &CopiedEntry| match entry {
+        CopiedEntry::Message { id, .. } => message(*id),
         CopiedEntry::Outcome { id, recipients, bounce } => {
-            if recipients[0].1.is_final() {
-                ledger.entry(*id).endings.push(*bounce);
-            }
+            ledger.note_outcome(*id, recipients[0].1, *bounce);
             Submitted::Outcome(*id, recipients[0].1)
         }
-    }
+    };
+    entries.iter().map(note).collect()
 }
 
 fn retained(entry: &CopiedEntry) -> RetainedEntry {
@@ -543,6 +667,12 @@ fn retained(entry: &CopiedEntry) -> RetainedEntry {
             RetainedEntry::Outcome { id: *id, recipients: recipients.clone() }
         }
     }
+}
+
+/// The states of a message on the disk.
+fn states_after(attempts: u16) -> Vec<(u32, RecipientState)> {
+    let waiting = RecipientState::Waiting { attempts, until: Timestamp(0) };
+    (attempts > 0).then_some((0, waiting)).into_iter().collect()
 }
 
 fn outcome(id: QueueId, state: RecipientState, bounce: Option<QueueId>) -> CopiedEntry {

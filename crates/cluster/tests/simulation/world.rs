@@ -7,8 +7,9 @@ use std::collections::BTreeMap;
 use cluster::lane::{PublishFailure, ReadFailure, RecordSubject, TailFailure};
 use sim::Random;
 
+use crate::disk::Disk;
 use crate::ledger::{Found, Ledger, read};
-use crate::node::{Answer, Clock, Context, Disk, Node, Request};
+use crate::node::{Answer, Clock, Context, Node, Request};
 use crate::starting::{Fact, Question};
 use crate::stream::Stream;
 
@@ -42,6 +43,8 @@ pub(crate) struct Rules {
     /// The first node has a disk, and all new mail. Those who take the lane over close it at its end.
     pub(crate) closes_lanes: bool,
     pub(crate) stream_bytes_max: Option<u64>,
+    /// The disk may come back older, or damaged.
+    pub(crate) spoils_disks: bool,
 }
 
 /// A node with what holds it up.
@@ -70,6 +73,8 @@ pub(crate) struct World {
     is_closed: bool,
     /// The disk of the first node.
     disk: Option<Disk>,
+    /// What it was earlier.
+    snapshot: Option<Disk>,
     hosts: Vec<Host>,
     ledger: Ledger,
     has_faults: bool,
@@ -93,6 +98,7 @@ impl World {
             has_stream: !rules.closes_lanes,
             is_closed: false,
             disk: rules.closes_lanes.then(Disk::default),
+            snapshot: None,
             hosts: (0..NODES).map(host).collect(),
             ledger: Ledger::default(),
             has_faults: true,
@@ -161,12 +167,30 @@ impl World {
     }
 
     fn start(&mut self, node: usize) {
+        if node == 0 && self.has_faults && self.rules.spoils_disks {
+            self.spoil_disk();
+        }
         let clock = Clock::random(&mut self.random);
         let host = &mut self.hosts[node];
         host.node = Some(Node::new(node, clock, self.now, self.disk.as_ref().filter(|_| node == 0)));
         let life = Life { node, deaths: host.deaths, role: 0 };
         self.schedule_timeout(life);
         self.schedule(self.now + SECOND, Event::Work(life));
+    }
+
+    /// The disk is sometimes not as it was when the node was killed.
+    fn spoil_disk(&mut self) {
+        let Some(disk) = &mut self.disk else { return };
+        match self.random.below(4) {
+            0 => {
+                if let Some(snapshot) = &self.snapshot {
+                    disk.clone_from(snapshot);
+                }
+                self.ledger.may_come_back.extend(disk.live.keys());
+            }
+            1 => self.ledger.may_come_back.extend(disk.damage(&mut self.random)),
+            _ => {}
+        }
     }
 
     fn handle(&mut self, event: Event) {
@@ -203,8 +227,7 @@ impl World {
             return;
         }
         let Some(node) = &mut host.node else { return };
-        let is_of_role = matches!(answer, Answer::Published(..) | Answer::Slot(..) | Answer::Told(..));
-        if is_of_role && node.roles != life.role {
+        if answer.is_of_role() && node.roles != life.role {
             return;
         }
         let mut no_disk = None;
@@ -217,16 +240,30 @@ impl World {
             may_release: self.has_faults,
             closes_lanes: self.rules.closes_lanes,
             disk: if life.node == 0 { &mut self.disk } else { &mut no_disk },
+            syncs: Vec::new(),
             claims: 0,
         };
         node.handle(answer, &mut context);
-        let (requests, claims) = (context.requests, context.claims);
+        let (requests, syncs, claims) = (context.requests, context.syncs, context.claims);
         let life = Life { role: node.roles, ..life };
         self.claims += claims;
+        self.sync_all(life, syncs);
         self.send_all(life, requests);
     }
 
-    /// Sends what a node wants to send; it may be killed between any two of them.
+    /// The disk takes its time, and may fail.
+    fn sync_all(&mut self, life: Life, syncs: Vec<u64>) {
+        for number in syncs {
+            let slowest = if self.has_faults && self.random.chance(1) { 4 * SECOND } else { 20 * MS };
+            let at = self.now + 1 + self.random.below(slowest);
+            let has_failed = self.has_faults && self.random.below(1_000) == 0;
+            let answer = if has_failed { Answer::WriteFailed(number) } else { Answer::Synced(number) };
+            self.schedule(at, Event::Answer(life, answer));
+        }
+    }
+
+    /// Sends what a node wants to send; it may be killed before and after each of them, when its disk has
+    /// synced any part of what belongs to it.
     fn send_all(&mut self, life: Life, requests: Vec<Request>) {
         for request in requests {
             if self.has_faults && self.random.below(3_000) == 0 {
@@ -234,6 +271,10 @@ impl World {
                 return;
             }
             self.send(life, request);
+        }
+        if self.has_faults && self.random.below(10_000) == 0 {
+            self.kill(life.node);
+            return;
         }
         self.schedule_timeout(life);
     }
@@ -347,7 +388,9 @@ impl World {
 
     fn kill(&mut self, node: usize) {
         let host = &mut self.hosts[node];
-        host.node = None;
+        if let Some(mut killed) = host.node.take() {
+            killed.crash(&mut self.random, &mut self.disk);
+        }
         host.deaths += 1;
         host.timeout = None;
         let again = self.now + self.random.below(20 * SECOND);
@@ -357,6 +400,9 @@ impl World {
     fn fail_something(&mut self) {
         if !self.has_faults {
             return;
+        }
+        if self.random.chance(20) {
+            self.snapshot.clone_from(&self.disk);
         }
         let node = self.random.below(NODES as u64) as usize;
         let node = self
