@@ -17,6 +17,7 @@ mod closing;
 mod copies;
 mod figures;
 mod folders;
+mod lost_mail;
 mod replay;
 mod requests;
 mod sharing;

@@ -25,7 +25,7 @@ use crate::lane::{StreamTail, TailFailure};
 use crate::{LaneHandle, LaneStream, NodeEntry, NodeName};
 
 /// The pause before a lane is restored again after a failure.
-const RESTORE_RETRY_DELAY: Duration = Duration::from_secs(5);
+pub(super) const RESTORE_RETRY_DELAY: Duration = Duration::from_secs(5);
 
 /// So many messages are handed to the scheduler at once.
 const ADMITTED_AT_ONCE: usize = 1000;

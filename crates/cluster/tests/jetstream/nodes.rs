@@ -323,6 +323,77 @@ fn outcomes_of_single_recipients_that_the_stream_lacks_are_copied_after_a_start(
     second.end();
 }
 
+/// The outcome is recorded on the disk only, and the message is live in the stream.
+#[test]
+fn a_message_that_the_disk_knows_as_finished_is_not_restored() {
+    let (_runtime, mut servers) = servers();
+    let home = tempfile::tempdir().unwrap();
+    let path = folder(&home, "first");
+    let first = TestNode::start(servers.config("first"), &path);
+    let (id, other) = (first.accept(100), first.accept(200));
+    servers.kill(0);
+    first.finish(id);
+    first.end();
+    servers.resume(0);
+    let first = TestNode::start(servers.config("first"), &path);
+    await_copied(&path, 2);
+    assert_eq!(first.spool.ids(), [other]);
+    first.end();
+    std::fs::remove_dir_all(&path).unwrap();
+    let second = TestNode::start(servers.config("second"), &folder(&home, "second"));
+    assert_eq!(second.await_adopted(1), [other], "it would be delivered twice");
+    second.end();
+}
+
+/// The disk was set back to an earlier time, in the same epoch of its spool: a snapshot, or a cache that
+/// was never written. What it lacks was accepted.
+#[test]
+fn mail_that_the_disk_has_lost_is_restored_from_the_stream() {
+    let (_runtime, servers) = servers();
+    let home = tempfile::tempdir().unwrap();
+    let path = folder(&home, "first");
+    let first = TestNode::start(servers.config("first"), &path);
+    let kept = first.accept(100);
+    let snapshot = snapshot(&path);
+    let (small, large, two) = (first.accept(300), first.accept(2_000_000), first.accept_for_two());
+    first.finish(two);
+    first.end();
+    restore_snapshot(&path, &snapshot);
+
+    let first = TestNode::start(servers.config("first"), &path);
+    assert_eq!(first.recovered, [kept]);
+    await_copied(&path, 2);
+    let mut expected = [kept, small, large, two];
+    expected.sort_unstable();
+    assert_eq!(first.spool.ids(), expected);
+    assert_eq!((first.length(small), first.length(large)), (306, 2_000_006));
+    assert_eq!(first.spool.states(two), [(0, RecipientState::Delivered)]);
+    first.finish(small);
+    first.end();
+
+    // The stream has them still, and once each.
+    std::fs::remove_dir_all(&path).unwrap();
+    let second = TestNode::start(servers.config("second"), &folder(&home, "second"));
+    let expected: Vec<QueueId> = expected.into_iter().filter(|id| *id != small).collect();
+    assert_eq!(second.await_adopted(3), expected);
+    assert_eq!(second.length(large), 2_000_006);
+    second.end();
+}
+
+/// The files of a folder, with their content.
+fn snapshot(path: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let files = std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()).filter(|file| file.is_file());
+    files.map(|file| (file.clone(), std::fs::read(file).unwrap())).collect()
+}
+
+fn restore_snapshot(path: &Path, files: &[(PathBuf, Vec<u8>)]) {
+    std::fs::remove_dir_all(path).unwrap();
+    std::fs::create_dir(path).unwrap();
+    for (file, content) in files {
+        std::fs::write(file, content).unwrap();
+    }
+}
+
 #[test]
 fn a_lane_that_was_taken_over_is_closed_when_its_mail_is_finished_and_stays_closed() {
     let (runtime, servers) = servers();
