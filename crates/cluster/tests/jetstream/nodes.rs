@@ -6,6 +6,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use cluster::record::RecordKind;
 use cluster::{ClusterConfig, ClusterNode, NodeParts, StartingNode};
 use mail::{BodyFlags, EventLog, LogLevel, MailEvent, QueueId, ServerLog};
 use spool::{Disk, FolderDisk, LaneId, LiveMessage, RecipientState, Spool, SpoolEntry, SubmittedBody};
@@ -320,6 +321,52 @@ fn outcomes_of_single_recipients_that_the_stream_lacks_are_copied_after_a_start(
     assert_eq!(second.await_adopted(2), [id, other]);
     assert_eq!(second.spool.states(id), [(0, RecipientState::Delivered)], "it would be delivered twice");
     assert_eq!(second.spool.states(other), []);
+    second.end();
+}
+
+/// As servers of version 2.9.10 do that are killed after a purge: mail and the Epoch record are missing.
+#[test]
+fn what_the_servers_have_lost_is_copied_again_by_its_living_owner() {
+    let (runtime, servers) = servers();
+    let home = tempfile::tempdir().unwrap();
+    let path = folder(&home, "first");
+    let first = TestNode::start(servers.config("first"), &path);
+    await_copied(&path, 1);
+    let mut ids = [first.accept(100), first.accept(2_000_000)];
+    ids.sort_unstable();
+    let stream = runtime.block_on(servers.connect("probe")).lane_stream(LaneId::of(ids[0]));
+    let confirmed = first.node.lanes()[0].status.unwrap().confirmed_sequence;
+    runtime.block_on(stream.purge_up_to(confirmed)).unwrap();
+    let owner = || runtime.block_on(stream.newest_epoch()).unwrap().map(|newest| newest.record.node);
+    await_that("a Renew record names the owner", || owner() == Some("first".parse().unwrap()));
+    // Nothing before the repeated Epoch record is needed any more: the mail was copied behind it.
+    await_that("the mail is copied", || {
+        let newest = runtime.block_on(stream.newest_epoch()).unwrap().unwrap();
+        newest.header.kind == RecordKind::Epoch
+            && newest.sequence > confirmed
+            && runtime.block_on(stream.first_sequence()) == Ok(newest.sequence)
+    });
+    first.end();
+    std::fs::remove_dir_all(&path).unwrap();
+    let second = TestNode::start(servers.config("second"), &folder(&home, "second"));
+    assert_eq!(second.await_adopted(2), ids);
+    assert_eq!((second.length(ids[0]), second.length(ids[1])), (106, 2_000_006));
+    second.end();
+}
+
+/// Two nodes would deliver otherwise: the owner, and one that waits for its own shorter lease.
+#[test]
+fn a_lane_is_taken_over_only_when_the_lease_of_its_owner_is_over() {
+    let (_runtime, servers) = servers();
+    let home = tempfile::tempdir().unwrap();
+    let lease = Duration::from_secs(9);
+    let first = TestNode::start(ClusterConfig { lease, ..servers.config("first") }, &folder(&home, "first"));
+    let second = TestNode::start(servers.config("second"), &folder(&home, "second"));
+    let id = first.accept(100);
+    let accepted = Instant::now();
+    first.end();
+    assert_eq!(second.await_adopted(1), [id]);
+    assert!(accepted.elapsed() >= lease, "{:?}", accepted.elapsed());
     second.end();
 }
 
