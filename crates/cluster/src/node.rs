@@ -17,6 +17,7 @@ mod closing;
 mod copies;
 mod figures;
 mod folders;
+mod forgetting;
 mod lost_mail;
 mod replay;
 mod requests;
@@ -35,6 +36,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use mail::{LogLevel, ServerLog};
 use parking_lot::Mutex;
 use spool::{LaneId, LiveMessage, Spool};
+use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 
 use crate::thread::ClusterThread;
@@ -47,6 +49,7 @@ pub use adoption::AdoptError;
 use figures::NodeCounters;
 pub use figures::NodeFigures;
 use folders::LaneFolders;
+pub use forgetting::ForgetError;
 pub use requests::{AnswerRequest, NodeAnswers};
 pub use sharing::{CountFailedLogin, GrantDepartures, NodeSharing, SharingCallbacks};
 use sharing::{DepartureCounters, NodeMessages};
@@ -114,6 +117,9 @@ pub enum NodeError {
         /// What went wrong.
         error: spool::OpenError,
     },
+    /// Two processes would be the same node.
+    #[error("another process is node {0} of this cluster: give each node a name of its own (`cluster.node`)")]
+    NameTaken(NodeName),
     /// Another node was faster.
     #[error("lane {lane} was taken over by another node ({reason}) during the start: start again")]
     LaneLost {
@@ -148,6 +154,8 @@ struct NodeShared {
     adopted: Mutex<BTreeSet<LaneId>>,
     counters: NodeCounters,
     departures: DepartureCounters,
+    /// Answers other processes with the name of this node.
+    name_keeper: AbortHandle,
     /// What was said before somebody listens.
     node_messages: Mutex<Option<NodeMessages>>,
     /// The spool is closed: a lane that is lost now is no concern of this process.
@@ -208,6 +216,7 @@ impl ClusterNode {
     pub fn stop(self, release: bool) {
         let ClusterNode { thread, shared } = self;
         shared.stopping.store(true, Relaxed);
+        shared.name_keeper.abort();
         thread.handle().block_on(async {
             if release {
                 let lanes = shared.step.lanes();

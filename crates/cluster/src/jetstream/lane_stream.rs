@@ -132,7 +132,7 @@ impl LaneStream {
 
     /// Makes the stream, or gives an existing one the settings of this node.
     pub async fn ensure(&self) -> Result<(), StreamError> {
-        ensure_stream(&self.connection, self.config()).await
+        ensure_stream(&self.connection, self.config()).await.map(drop)
     }
 
     /// Deletes the stream with all its records. True if it was there.
@@ -308,19 +308,35 @@ impl LaneStream {
     }
 }
 
-/// Makes a stream, or changes the settings of the one that has its name.
-pub(super) async fn ensure_stream(connection: &Connection, config: Config) -> Result<(), StreamError> {
-    let (context, stream) = (connection.context(), config.name.clone());
-    let made = match context.create_stream(config.clone()).await {
-        Err(error) if is_taken(&error.kind()) => context.update_stream(config).await.map(drop),
-        made => made.map(drop),
-    };
-    made.map_err(|error| match error.kind() {
+/// Makes a stream, or changes the settings of the one that has its name: then true. For the only node that
+/// uses it, or for a start: nodes with different settings would change it in turns.
+pub(super) async fn ensure_stream(connection: &Connection, config: Config) -> Result<bool, StreamError> {
+    let (context, name) = (connection.context(), config.name.clone());
+    match context.create_stream(config.clone()).await {
+        Err(error) if is_taken(&error.kind()) => {
+            let changed = context.update_stream(config).await;
+            changed.map(|_| true).map_err(|error| make_failure(name, &error.kind()))
+        }
+        made => made.map(|_| false).map_err(|error| make_failure(name, &error.kind())),
+    }
+}
+
+/// Makes a stream, unless there is one of its name, which stays as it is.
+pub(super) async fn create_stream(connection: &Connection, config: Config) -> Result<(), StreamError> {
+    let name = config.name.clone();
+    match connection.context().create_stream(config).await {
+        Err(error) if is_taken(&error.kind()) => Ok(()),
+        made => made.map(drop).map_err(|error| make_failure(name, &error.kind())),
+    }
+}
+
+fn make_failure(stream: String, kind: &CreateStreamErrorKind) -> StreamError {
+    match kind {
         CreateStreamErrorKind::JetStream(error) if !is_passing(error.error_code()) => {
             StreamError::Refused { stream, reason: error.to_string() }
         }
         kind => StreamError::Unavailable(kind.to_string()),
-    })
+    }
 }
 
 /// Whether there is a stream of this name with other settings.

@@ -94,7 +94,7 @@ async fn watch_lane(shared: Arc<NodeShared>, lane: LaneId, mut hints: mpsc::Rece
                         Ok(tail) => with_owner_lease(&stream, tail, &mut watcher, &mut known_epoch).await,
                         failed => failed,
                     };
-                    tail.err().into_iter().for_each(|failure| log_unreadable(&shared, lane, failure, &mut logged));
+                    tail.err().into_iter().for_each(|failure| log_failure(&shared, lane, failure.into(), &mut logged));
                     watcher.handle_tail(tail, boot_time());
                 }
             },
@@ -102,10 +102,8 @@ async fn watch_lane(shared: Arc<NodeShared>, lane: LaneId, mut hints: mpsc::Rece
                 sleep(claim_delay(&shared, lane)).await;
                 match adoption::adopt(&shared, &stream, tail).await {
                     Adoption::Done => break,
-                    Adoption::Unknown(EndFailure::Stream(failure)) => {
-                        log_unreadable(&shared, lane, failure, &mut logged);
-                    }
-                    Adoption::Refused | Adoption::Unknown(EndFailure::Disagreement) => {}
+                    Adoption::Unknown(failure) => log_failure(&shared, lane, failure, &mut logged),
+                    Adoption::Refused => {}
                 }
             }
             None => wait(&mut watcher, &mut hints).await,
@@ -133,9 +131,11 @@ async fn with_owner_lease(
     Ok(tail)
 }
 
-/// A lane that this version cannot read waits for a node that can. It is logged once.
-fn log_unreadable(shared: &NodeShared, lane: LaneId, failure: TailFailure, logged: &mut Option<TailFailure>) {
-    if !matches!(failure, TailFailure::Unreadable { .. }) || logged.replace(failure) == Some(failure) {
+/// A lane that this version cannot read waits for a node that can, and one without a known owner for an
+/// operator. It is logged once.
+fn log_failure(shared: &NodeShared, lane: LaneId, failure: EndFailure, logged: &mut Option<EndFailure>) {
+    let lasts = matches!(failure, EndFailure::OwnerUnknown(_) | EndFailure::Stream(TailFailure::Unreadable { .. }));
+    if !lasts || logged.replace(failure) == Some(failure) {
         return;
     }
     let text = "cannot watch a lane: if its node fails, another one has to take it over";

@@ -6,8 +6,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use cluster::record::RecordKind;
-use cluster::{ClusterConfig, ClusterNode, NodeParts, StartingNode};
+use cluster::record::{RecordHeader, RecordKind};
+use cluster::{ClusterConfig, ClusterNode, LaneLostCallback, NodeError, NodeParts, StartingNode};
 use mail::{BodyFlags, EventLog, LogLevel, MailEvent, QueueId, ServerLog};
 use spool::{Disk, FolderDisk, LaneId, LiveMessage, RecipientState, Spool, SpoolEntry, SubmittedBody};
 use tempfile::TempDir;
@@ -56,26 +56,10 @@ impl TestNode {
 
     /// Calls `on_log` with each text that is logged, before it goes on.
     fn start_with(config: ClusterConfig, folder: &Path, on_log: Box<dyn Fn(&str) + Send + Sync>) -> TestNode {
-        static SEED: Mutex<u64> = Mutex::new(0);
-        let random = || {
-            let mut seed = SEED.lock().unwrap();
-            *seed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            *seed
-        };
         let (tell_lost, lost) = channel();
         let tell_lost: Mutex<Sender<LaneId>> = Mutex::new(tell_lost);
-        let parts = NodeParts {
-            config,
-            lane_folders: vec![folder.to_owned()],
-            segment_bytes: SEGMENT_BYTES,
-            close_lanes_after: CLOSE_AFTER,
-            adopts_lanes: true,
-            version: "0".into(),
-            configuration: "0".into(),
-            on_lane_lost: Box::new(move |lane, _| tell_lost.lock().unwrap().send(lane).unwrap_or_default()),
-            random,
-            log: Arc::new(PrintedLog(on_log)),
-        };
+        let on_lane_lost = Box::new(move |lane, _: &str| tell_lost.lock().unwrap().send(lane).unwrap_or_default());
+        let parts = parts(config, folder, on_log, on_lane_lost);
         let starting = StartingNode::connect(parts).unwrap();
         let config = spool::Config {
             segment_bytes: SEGMENT_BYTES,
@@ -152,6 +136,33 @@ impl TestNode {
         let TestNode { spool, node, .. } = self;
         node.stop(false);
         drop(spool);
+    }
+}
+
+fn random() -> u64 {
+    static SEED: Mutex<u64> = Mutex::new(0);
+    let mut seed = SEED.lock().unwrap();
+    *seed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    *seed
+}
+
+fn parts(
+    config: ClusterConfig,
+    folder: &Path,
+    on_log: Box<dyn Fn(&str) + Send + Sync>,
+    on_lane_lost: LaneLostCallback,
+) -> NodeParts {
+    NodeParts {
+        config,
+        lane_folders: vec![folder.to_owned()],
+        segment_bytes: SEGMENT_BYTES,
+        close_lanes_after: CLOSE_AFTER,
+        adopts_lanes: true,
+        version: "0".into(),
+        configuration: "0".into(),
+        on_lane_lost,
+        random,
+        log: Arc::new(PrintedLog(on_log)),
     }
 }
 
@@ -486,6 +497,44 @@ fn a_closed_lane_is_not_taken_over_and_its_stream_is_removed() {
     node.end();
 }
 
+/// The servers have lost every record that says whose lane it is: nobody takes it over, and an operator
+/// can end that.
+#[test]
+fn a_lane_without_an_owner_waits_until_it_is_forgotten() {
+    let (runtime, servers) = servers();
+    let home = tempfile::tempdir().unwrap();
+    let lane = LaneId { spool: mail::SpoolId::new(0xbeef), number: 0 };
+    let connection = runtime.block_on(servers.connect("probe"));
+    let header = RecordHeader { kind: RecordKind::Part, epoch: 3, token: 1, batch: 1, part: 0, last: true };
+    runtime.block_on(connection.lane_stream(lane).ensure()).unwrap();
+    runtime.block_on(servers.publish_raw(lane, header.encode(&[])));
+    let node = TestNode::start(servers.config("first"), &folder(&home, "first"));
+    let own = LaneId::of(node.accept(10)).to_string();
+    let forget = |target: &str, force| node.node.forget(target, force).map_err(|error| error.to_string());
+    let refused = forget(&lane.to_string(), false).unwrap_err();
+    assert!(refused.contains("their mail would be lost"), "{refused}");
+    assert!(forget(&own, true).unwrap_err().contains("this node owns"));
+    await_that("its entry is there", || !node.node.nodes().unwrap().is_empty());
+    assert!(forget("first", true).unwrap_err().contains("is alive"));
+    assert_eq!(forget("gone", false), Ok(vec![]));
+    assert_eq!(forget(&lane.to_string(), true), Ok(vec![lane]));
+    assert!(forget(&lane.to_string(), true).unwrap_err().contains("has no stream"));
+    node.end();
+}
+
+/// A copy of a machine, or a name that was given twice.
+#[test]
+fn a_second_process_with_the_name_of_a_node_that_is_alive_does_not_start() {
+    let (_runtime, servers) = servers();
+    let home = tempfile::tempdir().unwrap();
+    let first = TestNode::start(servers.config("first"), &folder(&home, "first"));
+    let parts = parts(servers.config("first"), &folder(&home, "other"), Box::new(|_| {}), Box::new(|_, _| {}));
+    let error = StartingNode::connect(parts).err().unwrap();
+    assert!(matches!(error, NodeError::NameTaken(_)), "{error}");
+    first.end();
+    TestNode::start(servers.config("first"), &folder(&home, "first")).end();
+}
+
 /// Whoever starts beside a later version must be told why a lane waits.
 #[test]
 fn a_lane_whose_records_are_of_a_later_version_is_named_in_the_log() {
@@ -494,7 +543,7 @@ fn a_lane_whose_records_are_of_a_later_version_is_named_in_the_log() {
     let lane = LaneId { spool: mail::SpoolId::new(0xbeef), number: 0 };
     runtime.block_on(async {
         servers.connect("probe").await.lane_stream(lane).ensure().await.unwrap();
-        servers.publish_raw(lane, b"MRL\x02 of a later version").await;
+        servers.publish_raw(lane, b"MRL\x02 of a later version".as_slice()).await;
     });
     let (tell, told) = channel();
     let tell = Mutex::new(tell);
