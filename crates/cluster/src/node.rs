@@ -62,6 +62,8 @@ const RELEASE_TIME_MAX: Duration = Duration::from_secs(5);
 const ASK_TIME_MAX: Duration = Duration::from_secs(5);
 /// The pause before a request that has failed is sent again.
 const RETRY_DELAY: Duration = Duration::from_millis(500);
+/// The pause before a lane, or mail that a disk has lost, is restored again after a failure.
+const RESTORE_RETRY_DELAY: Duration = Duration::from_secs(5);
 /// The nodes are counted once for this many writes of an entry.
 const WRITES_PER_COUNT: u64 = 2;
 

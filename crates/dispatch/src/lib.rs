@@ -326,19 +326,8 @@ impl Dispatcher {
         let dsn_sender = dsn_sender_parts.start(notices, hostname.clone(), log.clone(), alive.clone())?;
         let workers = SchedulerWorkers {
             local_deliverers,
-            smtp_deliverers: SmtpDeliverers::start(
-                smtp_threads,
-                (&messages, &fence),
-                &scheduler,
-                &alive,
-                tls_sessions.as_ref(),
-            )?,
-            pipe_deliverer: PipeDeliverer::start(
-                launcher,
-                (messages.clone(), fence.clone()),
-                scheduler.clone(),
-                alive.clone(),
-            )?,
+            smtp_deliverers: worker_factory.start_smtp_deliverers(smtp_threads, &scheduler, tls_sessions.as_ref())?,
+            pipe_deliverer: worker_factory.start_pipe_deliverer(launcher, &scheduler)?,
             route_resolver,
             classifier_worker: ClassifierWorker::start(
                 rules.clone(),
@@ -435,6 +424,24 @@ impl Dispatcher {
 }
 
 impl WorkerFactory {
+    fn start_smtp_deliverers(
+        &self,
+        threads: usize,
+        scheduler: &SchedulerHandle,
+        tls_sessions: Option<&Arc<dyn TlsSessionLog>>,
+    ) -> io::Result<SmtpDeliverers> {
+        SmtpDeliverers::start(threads, (&self.messages, &self.fence), scheduler, &self.alive, tls_sessions)
+    }
+
+    fn start_pipe_deliverer(
+        &self,
+        launcher: Option<LauncherSocket>,
+        scheduler: &SchedulerHandle,
+    ) -> io::Result<PipeDeliverer> {
+        let messages = (self.messages.clone(), self.fence.clone());
+        PipeDeliverer::start(launcher, messages, scheduler.clone(), self.alive.clone())
+    }
+
     /// Starts a thread for each local transport.
     fn start_local_deliverers(
         &self,

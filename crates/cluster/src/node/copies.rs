@@ -22,10 +22,9 @@ use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
-use super::adoption::RESTORE_RETRY_DELAY;
 use super::lost_mail::{self, LostMessages};
 use super::replay::{ReplayedLane, replay};
-use super::{NodeShared, RETRY_DELAY, folders};
+use super::{NodeShared, RESTORE_RETRY_DELAY, RETRY_DELAY, folders};
 use crate::LaneHandle;
 use crate::lane::retention::{LaneRetention, StateChange};
 
