@@ -402,11 +402,12 @@ impl LaneRetention {
     /// The next message of the first batches that has to be copied.
     fn copy(&mut self) -> Option<RetentionAction> {
         let bytes_max = self.bytes_max();
-        let is_needed = self.stored_bytes() > bytes_max || self.has_lost_live_messages();
-        if !self.may_copy || !is_needed || self.copying.len() >= COPIES_MAX {
+        // A stream that is small enough needs only what it has lost.
+        let before = if self.stored_bytes() > bytes_max { u64::MAX } else { self.lost_before };
+        if !self.may_copy || before == 0 || self.copying.len() >= COPIES_MAX {
             return None;
         }
-        let first = self.first_live().find(|(id, _)| !self.copying.contains(id));
+        let first = self.first_live(before).find(|(id, _)| !self.copying.contains(id));
         if first.is_some_and(|(_, bytes)| !self.has_room_for_copy(bytes)) {
             return None;
         }
@@ -426,10 +427,6 @@ impl LaneRetention {
         usual.min(half.max(self.slack_bytes.saturating_add(self.live_bytes)))
     }
 
-    fn has_lost_live_messages(&self) -> bool {
-        self.batches.range(..self.lost_before).any(|(_, batch)| batch.live > 0)
-    }
-
     /// Whether one more copy of this size leaves half of what is reserved.
     fn has_room_for_copy(&self, bytes: u64) -> bool {
         let copies = bytes.saturating_mul(self.copying.len() as u64 + 1);
@@ -437,9 +434,10 @@ impl LaneRetention {
         self.stream_bytes_max.is_none_or(is_free)
     }
 
-    /// The live messages of the first batches, in the order of the stream, and their share of it.
-    fn first_live(&self) -> impl Iterator<Item = (QueueId, u64)> + '_ {
-        self.batches.iter().take(COPIED_BATCHES_MAX).flat_map(move |(first, batch)| {
+    /// The live messages of the first batches that begin before this sequence, in the order of the stream, and
+    /// their share of it.
+    fn first_live(&self, before: u64) -> impl Iterator<Item = (QueueId, u64)> + '_ {
+        self.batches.range(..before).take(COPIED_BATCHES_MAX).flat_map(move |(first, batch)| {
             let is_needed = |message: &RetainedMessage| message.batch == Some(*first) && !message.is_settled;
             let is_live = move |id: &&QueueId| self.messages.get(*id).is_some_and(is_needed);
             let share = batch.bytes / batch.messages.len().max(1) as u64;
