@@ -49,7 +49,7 @@ impl ClusterConfig {
 
     /// The times of this cluster's lanes.
     pub fn lane_times(&self) -> LaneTimes {
-        LaneTimes { lease: self.lease, margin: self.lease / 3, ..LaneTimes::default() }
+        LaneTimes::default().with_lease(self.lease)
     }
 
     /// The settings of a node without any choice.

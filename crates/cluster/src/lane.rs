@@ -36,8 +36,8 @@ impl BootTime {
     }
 }
 
-/// The times by which owners and watchers of a lane act. `lease` and `margin` must be equal on all
-/// nodes.
+/// The times by which owners and watchers of a lane act. A watcher goes by the lease of the owner, which
+/// is in its records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LaneTimes {
     /// How long an owner may deliver after it sent a record that was stored.
@@ -62,6 +62,11 @@ impl Default for LaneTimes {
 }
 
 impl LaneTimes {
+    /// The same with the lease of another owner, and the margin that belongs to it.
+    pub fn with_lease(self, lease: Duration) -> LaneTimes {
+        LaneTimes { lease, margin: lease / 3, ..self }
+    }
+
     /// The time between Renew records.
     pub fn renew_interval(&self) -> Duration {
         self.lease / 3

@@ -44,6 +44,9 @@ use crate::lane::{BootTime, PublishFailure, ReadFailure, RecordSubject, Slot};
 pub use self::handle::{ClaimedLane, LaneEnd, LaneHandle, LaneStatus};
 pub use self::upkeep::ReadMessage;
 
+/// How often the servers are asked whether they still have what they are to keep.
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
+
 /// How long nothing is done if the owner waits for nothing.
 const IDLE: Duration = Duration::from_secs(60);
 
@@ -61,6 +64,8 @@ pub struct LaneTask {
     requests: FuturesUnordered<BoxFuture<'static, Event>>,
     is_purging: bool,
     is_releasing: bool,
+    /// When the servers are asked next what they have; None while they are.
+    check_due: Option<BootTime>,
 }
 
 /// Something that has ended.
@@ -68,6 +73,8 @@ enum Event {
     Published(PublishId, Result<u64, PublishFailure>),
     Slot(u64, Result<Slot, ReadFailure>),
     Purged,
+    /// The first record of the stream.
+    Checked(Option<u64>),
     Copied(QueueId, Option<SpooledMessage>),
     Part(io::Result<(Box<BatchEncoder>, EncodedPart)>),
 }
@@ -88,6 +95,7 @@ impl LaneTask {
             requests: FuturesUnordered::new(),
             is_purging: false,
             is_releasing: false,
+            check_due: Some(boot_time().after(CHECK_INTERVAL)),
         };
         runtime.spawn(task.run());
         handle
@@ -97,6 +105,7 @@ impl LaneTask {
     async fn run(mut self) {
         while self.perform_actions().await.is_continue() {
             self.maintain_stream();
+            self.check_stream();
             self.update_status();
             if self.queue_next() {
                 continue;
@@ -187,6 +196,16 @@ impl LaneTask {
         self.requests.push(purge.boxed());
     }
 
+    /// Asks for the first record of the stream, when it is time.
+    fn check_stream(&mut self) {
+        if !self.upkeep.is_known() || self.is_purging || self.check_due.is_none_or(|due| boot_time() < due) {
+            return;
+        }
+        self.check_due = None;
+        let stream = self.stream.clone();
+        self.requests.push(async move { Event::Checked(stream.first_sequence().await.ok()) }.boxed());
+    }
+
     fn read_copy(&self, id: QueueId) {
         let Some(read) = self.upkeep.reader() else { return };
         let message = tokio::task::spawn_blocking(move || read(id));
@@ -214,6 +233,10 @@ impl LaneTask {
             }
             Event::Slot(sequence, slot) => self.owner.handle_slot(sequence, slot, now),
             Event::Purged => self.is_purging = false,
+            Event::Checked(first) => {
+                self.check_due = Some(now.after(CHECK_INTERVAL));
+                first.into_iter().for_each(|first| self.upkeep.handle(UpkeepEvent::FirstRecord(first)));
+            }
             Event::Copied(id, Some(message)) => self.waiting.push_back(WaitingBatch::Copy(id, message)),
             Event::Copied(id, None) => self.upkeep.handle_copy_failed(id),
             Event::Part(read) => self.handle_read_part(read),

@@ -17,6 +17,8 @@ mod closing;
 mod copies;
 mod figures;
 mod folders;
+mod forgetting;
+mod lost_mail;
 mod replay;
 mod requests;
 mod sharing;
@@ -34,6 +36,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use mail::{LogLevel, ServerLog};
 use parking_lot::Mutex;
 use spool::{LaneId, LiveMessage, Spool};
+use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 
 use crate::thread::ClusterThread;
@@ -46,6 +49,7 @@ pub use adoption::AdoptError;
 use figures::NodeCounters;
 pub use figures::NodeFigures;
 use folders::LaneFolders;
+pub use forgetting::ForgetError;
 pub use requests::{AnswerRequest, NodeAnswers};
 pub use sharing::{CountFailedLogin, GrantDepartures, NodeSharing, SharingCallbacks};
 use sharing::{DepartureCounters, NodeMessages};
@@ -58,6 +62,8 @@ const RELEASE_TIME_MAX: Duration = Duration::from_secs(5);
 const ASK_TIME_MAX: Duration = Duration::from_secs(5);
 /// The pause before a request that has failed is sent again.
 const RETRY_DELAY: Duration = Duration::from_millis(500);
+/// The pause before a lane, or mail that a disk has lost, is restored again after a failure.
+const RESTORE_RETRY_DELAY: Duration = Duration::from_secs(5);
 /// The nodes are counted once for this many writes of an entry.
 const WRITES_PER_COUNT: u64 = 2;
 
@@ -113,6 +119,9 @@ pub enum NodeError {
         /// What went wrong.
         error: spool::OpenError,
     },
+    /// Two processes would be the same node.
+    #[error("another process is node {0} of this cluster: give each node a name of its own (`cluster.node`)")]
+    NameTaken(NodeName),
     /// Another node was faster.
     #[error("lane {lane} was taken over by another node ({reason}) during the start: start again")]
     LaneLost {
@@ -147,6 +156,8 @@ struct NodeShared {
     adopted: Mutex<BTreeSet<LaneId>>,
     counters: NodeCounters,
     departures: DepartureCounters,
+    /// Answers other processes with the name of this node.
+    name_keeper: AbortHandle,
     /// What was said before somebody listens.
     node_messages: Mutex<Option<NodeMessages>>,
     /// The spool is closed: a lane that is lost now is no concern of this process.
@@ -207,6 +218,7 @@ impl ClusterNode {
     pub fn stop(self, release: bool) {
         let ClusterNode { thread, shared } = self;
         shared.stopping.store(true, Relaxed);
+        shared.name_keeper.abort();
         thread.handle().block_on(async {
             if release {
                 let lanes = shared.step.lanes();

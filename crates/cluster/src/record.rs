@@ -20,6 +20,8 @@
 //! The owner of the lane is the one of the last Epoch record in the order of the stream. Records of
 //! another token that follow it are **void**: they were on their way when their owner lost the lane.
 
+use std::time::Duration;
+
 use bytes::{Bytes, BytesMut};
 
 use crate::NodeName;
@@ -40,7 +42,8 @@ pub enum RecordKind {
     Epoch,
     /// A part of a batch; the payload is a slice of the encoded batch.
     Part,
-    /// The owner is alive. No payload.
+    /// The owner is alive; the payload is its [`EpochRecord`] again: servers have lost records that they
+    /// were to keep, and then the owner is still known.
     Renew,
     /// The owner gives the lane away: if this is the last record, another node may claim it at once.
     /// No payload.
@@ -72,6 +75,9 @@ pub struct EpochRecord {
     /// The epoch of the owner's spool, higher than that of every earlier owner: it is the upper part
     /// of the ids of messages that this owner creates in the lane.
     pub spool_epoch: u32,
+    /// How long the owner may deliver after it sent a record that was stored. Others wait that long, whatever
+    /// their own settings say.
+    pub lease: Duration,
 }
 
 /// Why bytes are not a record that this version understands.
@@ -133,23 +139,35 @@ pub fn split(record: &[u8]) -> Result<(RecordHeader, &[u8]), RecordError> {
 impl EpochRecord {
     /// The payload.
     pub fn encode(&self) -> Vec<u8> {
-        let mut payload = self.spool_epoch.to_le_bytes().to_vec();
+        let lease = u32::try_from(self.lease.as_millis()).unwrap_or(u32::MAX);
+        let mut payload = [self.spool_epoch.to_le_bytes(), lease.to_le_bytes()].concat();
         payload.extend_from_slice(self.node.as_str().as_bytes());
         payload
     }
 
     /// Reads a payload.
     pub fn read(payload: &[u8]) -> Result<EpochRecord, RecordError> {
-        let (spool_epoch, node) = payload.split_first_chunk().ok_or(RecordError::Damaged)?;
+        let (spool_epoch, rest) = payload.split_first_chunk().ok_or(RecordError::Damaged)?;
+        let (lease, node) = rest.split_first_chunk().ok_or(RecordError::Damaged)?;
         let node = std::str::from_utf8(node).ok().and_then(|node| node.parse().ok());
         let node = node.ok_or(RecordError::Damaged)?;
-        Ok(EpochRecord { node, spool_epoch: u32::from_le_bytes(*spool_epoch) })
+        let lease = Duration::from_millis(u32::from_le_bytes(*lease).into());
+        Ok(EpochRecord { node, spool_epoch: u32::from_le_bytes(*spool_epoch), lease })
     }
 
     /// Header and content of a record that must be an Epoch record.
     pub fn read_record(record: &[u8]) -> Result<(RecordHeader, EpochRecord), RecordError> {
+        EpochRecord::read_kind(record, RecordKind::Epoch)
+    }
+
+    /// Header and content of a Renew record.
+    pub fn read_renewal(record: &[u8]) -> Result<(RecordHeader, EpochRecord), RecordError> {
+        EpochRecord::read_kind(record, RecordKind::Renew)
+    }
+
+    fn read_kind(record: &[u8], kind: RecordKind) -> Result<(RecordHeader, EpochRecord), RecordError> {
         match split(record)? {
-            (header, payload) if header.kind == RecordKind::Epoch => Ok((header, EpochRecord::read(payload)?)),
+            (header, payload) if header.kind == kind => Ok((header, EpochRecord::read(payload)?)),
             _ => Err(RecordError::Damaged),
         }
     }
@@ -226,8 +244,12 @@ mod tests {
 
     #[test]
     fn an_epoch_record_reads_back() {
-        let epoch = EpochRecord { node: "mx-1".parse().unwrap(), spool_epoch: 9 };
+        let epoch = EpochRecord { node: "mx-1".parse().unwrap(), spool_epoch: 9, lease: Duration::from_millis(1500) };
         let header = RecordHeader { kind: RecordKind::Epoch, ..header() };
-        assert_eq!(EpochRecord::read_record(&header.encode(&epoch.encode())), Ok((header, epoch)));
+        assert_eq!(EpochRecord::read_record(&header.encode(&epoch.encode())), Ok((header, epoch.clone())));
+        let header = RecordHeader { kind: RecordKind::Renew, ..header };
+        let renewal = header.encode(&epoch.encode());
+        assert_eq!(EpochRecord::read_renewal(&renewal), Ok((header, epoch)));
+        assert_eq!(EpochRecord::read_record(&renewal), Err(RecordError::Damaged));
     }
 }

@@ -31,7 +31,7 @@ fn claim(token: u64, last_sequence: u64) -> Claim {
 /// A record of another owner.
 fn foreign(kind: RecordKind) -> Bytes {
     let header = RecordHeader { kind, epoch: 9, token: 999, batch: 0, part: 0, last: false };
-    let epoch = EpochRecord { node: "mx-2".parse().unwrap(), spool_epoch: 2 };
+    let epoch = EpochRecord { node: "mx-2".parse().unwrap(), spool_epoch: 2, lease: Duration::from_secs(3) };
     header.encode(&if kind == RecordKind::Epoch { epoch.encode() } else { Vec::new() })
 }
 

@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use cluster::codec::{BatchEncoder, CopiedEntry};
 use cluster::lane::owner::StoredRange;
@@ -15,7 +17,11 @@ fn record(kind: RecordKind, token: u64, payload: &[u8]) -> Bytes {
 }
 
 fn epoch(token: u64) -> Bytes {
-    record(RecordKind::Epoch, token, &EpochRecord { node: "mx-1".parse().unwrap(), spool_epoch: 4 }.encode())
+    record(
+        RecordKind::Epoch,
+        token,
+        &EpochRecord { node: "mx-1".parse().unwrap(), spool_epoch: 4, lease: Duration::from_secs(3) }.encode(),
+    )
 }
 
 /// An outcome of this message, in two parts.

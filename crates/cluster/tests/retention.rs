@@ -71,6 +71,23 @@ fn a_stream_is_purged_up_to_its_first_live_message_and_its_newest_epoch_record()
     assert_eq!(stream.retention.live_messages(), 0);
 }
 
+/// Servers of version 2.9.10 do that when they are killed after a purge.
+#[test]
+fn what_the_servers_have_lost_is_published_again() {
+    let mut stream = Stream::new(u64::MAX);
+    (1..4).for_each(|sequence| stream.store(vec![message(sequence)]));
+    stream.retention.handle_epoch(150);
+    stream.store(vec![outcome(1, &[0, 1])]);
+    assert_eq!(stream.actions(), [RetentionAction::PurgeUpTo(149)]);
+    stream.retention.handle_first_record(150);
+    assert_eq!(stream.actions(), [], "nothing is lost");
+    stream.retention.handle_first_record(220);
+    assert_eq!(stream.actions(), [RetentionAction::RepeatEpoch, RetentionAction::Copy(id(2))]);
+    stream.store(vec![message(2)]);
+    stream.retention.handle_epoch(600);
+    assert_eq!(stream.actions(), [RetentionAction::PurgeUpTo(299)]);
+}
+
 #[test]
 fn a_message_is_needed_until_the_batch_that_settles_it_is_stored() {
     let mut stream = Stream::new(u64::MAX);

@@ -31,6 +31,14 @@ pub trait ClusterOperator: Send + Sync {
     /// There is no such lane, its owner is alive, or it cannot be claimed; the text says which.
     fn adopt(&self, lane: &str) -> Result<(), String>;
 
+    /// Forgets a node that never comes back, or a lane. With `force`, also mail that nobody has taken over.
+    /// Returns the number of lanes that were given up.
+    ///
+    /// # Errors
+    ///
+    /// The node or the owner of the lane is alive, or there is mail; the text says which.
+    fn forget(&self, target: &str, force: bool) -> Result<usize, String>;
+
     /// Sends a question to other nodes that are alive, or only to the named one, all at the same time.
     /// Each has an answer or the reason why there is none.
     ///

@@ -129,6 +129,9 @@ impl ControlHandler {
             }
             order @ ControlRequest::ClusterDrain => self.drain_node(caller, &order)?,
             ControlRequest::ClusterAdopt { lane } => self.adopt_lane(caller, lane)?,
+            ControlRequest::ClusterForget { target, force } => {
+                writeln!(out, "{}", self.forget_in_cluster(caller, target, force)?)?;
+            }
             ControlRequest::Nodes { node, request } => {
                 write_rows(&self.ask_nodes(caller, node.as_deref(), &request)?, out)?;
             }
@@ -192,6 +195,13 @@ impl ControlHandler {
         let order = ControlRequest::ClusterAdopt { lane: lane.clone() };
         let adopt = || cluster.adopt(&lane).map_err(ControlError::Refused);
         self.logged(caller, &order, |()| "taken over".into(), adopt)
+    }
+
+    fn forget_in_cluster(&self, caller: &str, target: String, force: bool) -> ControlResult<usize> {
+        let cluster = self.cluster()?;
+        let order = ControlRequest::ClusterForget { target: target.clone(), force };
+        let forget = || cluster.forget(&target, force).map_err(ControlError::Refused);
+        self.logged(caller, &order, |lanes| format!("{lanes} lanes given up"), forget)
     }
 
     fn with_queues<T: Send + 'static>(

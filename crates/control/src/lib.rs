@@ -36,6 +36,7 @@
 //! | `cluster-status` | an object for each lane of the cluster |
 //! | `cluster-nodes` | an object for each node that is alive |
 //! | `cluster-adopt {"lane": LANE}` | nothing; the server takes the lane over |
+//! | `cluster-forget {"target": NAME, "force": true}` | a number: lanes that were given up with the node or lane |
 //! | `nodes {"node": NAME, "request": {REQUEST}}` | an object for each node: its answer to the request, or why there is none |
 //! | `cluster-drain` | nothing; the server hands its lanes over and stops |
 //! | `history {"id": QUEUE-ID}` | an object: what the log has about the message |

@@ -145,6 +145,14 @@ pub enum ControlRequest {
         /// The lane.
         lane: String,
     },
+    /// Forgets a node or a lane.
+    ClusterForget {
+        /// The name of the node, or the lane.
+        target: String,
+        /// Also with mail that nobody has taken over.
+        #[serde(default)]
+        force: bool,
+    },
     /// Hands the lanes of this node to others, and stops.
     ClusterDrain,
     /// Sends a request to the nodes of the cluster.
@@ -219,6 +227,7 @@ impl ControlRequest {
             | ControlRequest::ClusterDrain
             | ControlRequest::Drain(_)
             | ControlRequest::ClusterAdopt { .. }
+            | ControlRequest::ClusterForget { .. }
             | ControlRequest::Reload => true,
             _ => false,
         }
@@ -343,6 +352,7 @@ mod tests {
             ControlRequest::ClusterNodes,
             ControlRequest::ClusterDrain,
             ControlRequest::ClusterAdopt { lane: name() },
+            ControlRequest::ClusterForget { target: name(), force: true },
             ControlRequest::Nodes { node: None, request: Box::new(ControlRequest::Status) },
             ControlRequest::Nodes {
                 node: Some(name()),

@@ -7,7 +7,7 @@ pub mod pipe;
 pub mod remote;
 pub mod verp;
 
-use mail::{EnhancedCode, Outcome, Reply};
+use mail::{EnhancedCode, Outcome, QueueId, Reply};
 
 /// The result of a task.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,7 +17,13 @@ pub enum DeliveryResult {
     /// The stored message differs from the one accepted; the text says how. No recipient has a
     /// final outcome.
     Damaged(String),
+    /// Nothing was sent: the message may not be delivered from here now, so it was no attempt.
+    Withheld,
 }
+
+/// Whether a message may be delivered from here now. It is asked again directly before it is sent, because
+/// a connection can take long to open; it must not wait.
+pub type MessageFence = Box<dyn Fn(QueueId) -> bool + Send>;
 
 impl DeliveryResult {
     /// The result for a damaged message when some recipients already have an outcome. Final

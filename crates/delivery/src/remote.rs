@@ -39,7 +39,7 @@ use mail::{Address, Body, Envelope, HostTls, QueueId, Reply, TlsProof, TlsSessio
 use net::{Endpoint, TlsClient, TrustedRoots};
 use protocol::smtp::client;
 
-use crate::DeliveryResult;
+use crate::{DeliveryResult, MessageFence};
 pub use login::{LoginFuture, LoginSecurity, LoginSource, RelayLogins};
 use pool::SmtpConnectionPool;
 
@@ -283,7 +283,12 @@ impl<T: 'static> RemoteDelivery<T> {
     /// Starts without connections. `on_event` is called for every task; it may call
     /// [`start`](RemoteDelivery::start_task).
     pub fn new(on_event: impl Fn(RemoteEvent<T>) + 'static) -> Self {
-        RemoteDelivery { pool: Rc::new(SmtpConnectionPool::new(Box::new(on_event))) }
+        RemoteDelivery::with_fence(on_event, Box::new(|_| true))
+    }
+
+    /// The same, with messages that may be withheld ([`DeliveryResult::Withheld`]).
+    pub fn with_fence(on_event: impl Fn(RemoteEvent<T>) + 'static, fence: MessageFence) -> Self {
+        RemoteDelivery { pool: Rc::new(SmtpConnectionPool::new(Box::new(on_event), fence)) }
     }
 
     /// Starts a task. Must be called where [`tokio::task::spawn_local`] works.

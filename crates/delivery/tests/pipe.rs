@@ -104,6 +104,7 @@ fn told(result: &PipeResult) -> String {
             other => panic!("{other:?}"),
         },
         DeliveryResult::Damaged(what) => format!("damaged: {what}"),
+        DeliveryResult::Withheld => "withheld".to_owned(),
     }
 }
 

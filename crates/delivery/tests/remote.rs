@@ -17,3 +17,5 @@ mod own_server;
 mod reuse;
 #[path = "remote/support.rs"]
 mod support;
+#[path = "remote/withheld.rs"]
+mod withheld;

@@ -1,13 +1,15 @@
-//! Whether the mail of a lane may be delivered by this server now. It is asked before each attempt:
+//! Whether the mail of a lane may be delivered by this server now. It is asked before each attempt, and again
+//! before the message is passed on, since an attempt can wait long for a connection, a table or the disk:
 //! where several servers can take over a lane from one another, only its owner may deliver from it.
 //!
 //! An attempt that is refused goes back to the queue and does not count as one. The longer a lane is
 //! refused, the later its mail is tried again: a long queue must not circle while its lane is away.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
-use mail::Timestamp;
+use mail::{QueueId, Timestamp};
 use spool::LaneId;
 
 /// A refused attempt is tried again after this time, or after as long as its lane has been refused.
@@ -15,10 +17,22 @@ const RETRY_DELAY_MIN: Duration = Duration::from_secs(2);
 /// It is never tried again later than that, so mail moves soon after its lane is back.
 const RETRY_DELAY_MAX: Duration = Duration::from_secs(30);
 
-/// Says whether this server owns a lane. Called on the scheduler's thread, often: it must not wait.
+/// Says whether this server owns a lane. Called on the threads of the scheduler and of the deliverers, often:
+/// it must not wait.
 pub trait LaneFence: Send + Sync {
     /// Whether an attempt to deliver a message of `lane` may start now.
     fn may_attempt(&self, lane: LaneId) -> bool;
+}
+
+/// Which messages may be delivered. Cheap to clone.
+#[derive(Clone, Default)]
+pub(super) struct AttemptFence(pub(super) Option<Arc<dyn LaneFence>>);
+
+impl AttemptFence {
+    /// Whether the message may be delivered now.
+    pub(super) fn may_attempt(&self, id: QueueId) -> bool {
+        self.0.as_ref().is_none_or(|fence| fence.may_attempt(LaneId::of(id)))
+    }
 }
 
 /// The lanes that are refused, and since when.

@@ -65,6 +65,7 @@ pub use delivery_route::DeliveryRoute;
 use drain_watch::DrainWatch;
 use dsn_sender::DsnConfig;
 pub use dsn_sender::NoticeConfig;
+use lane_fence::AttemptFence;
 pub use lane_fence::LaneFence;
 use local_deliverer::LocalDeliverer;
 pub use local_deliverer::LocalTransport;
@@ -252,6 +253,7 @@ pub struct Dispatcher {
 /// What it takes to start more threads.
 struct WorkerFactory {
     messages: MessageCache,
+    fence: AttemptFence,
     router_factory: RouterFactory,
     alive: Sender<()>,
     outcome_counters: Arc<OutcomeCounters>,
@@ -303,8 +305,10 @@ impl Dispatcher {
         let messages = MessageCache::new(spool.clone());
         let (route_resolver, router_factory) =
             route_resolver::start(router, &tables, (transports, redirects), scheduler.clone(), alive.clone())?;
+        let fence = AttemptFence(lane_fence);
         let worker_factory = WorkerFactory {
             messages: messages.clone(),
+            fence: fence.clone(),
             router_factory,
             alive: alive.clone(),
             outcome_counters: attempts.clone(),
@@ -322,8 +326,8 @@ impl Dispatcher {
         let dsn_sender = dsn_sender_parts.start(notices, hostname.clone(), log.clone(), alive.clone())?;
         let workers = SchedulerWorkers {
             local_deliverers,
-            smtp_deliverers: SmtpDeliverers::start(smtp_threads, &messages, &scheduler, &alive, tls_sessions.as_ref())?,
-            pipe_deliverer: PipeDeliverer::start(launcher, messages.clone(), scheduler.clone(), alive.clone())?,
+            smtp_deliverers: worker_factory.start_smtp_deliverers(smtp_threads, &scheduler, tls_sessions.as_ref())?,
+            pipe_deliverer: worker_factory.start_pipe_deliverer(launcher, &scheduler)?,
             route_resolver,
             classifier_worker: ClassifierWorker::start(
                 rules.clone(),
@@ -334,7 +338,7 @@ impl Dispatcher {
             )?,
             outcome_handler: OutcomeHandler::new(outcome_writer, dsn_sender, hostname, attempts, log),
             delay_notices,
-            lane_fence,
+            fence,
             next_hop_sharing,
         };
         let scheduler_loop = Scheduler::new(queues, Classifier::new(rules), workers);
@@ -420,6 +424,24 @@ impl Dispatcher {
 }
 
 impl WorkerFactory {
+    fn start_smtp_deliverers(
+        &self,
+        threads: usize,
+        scheduler: &SchedulerHandle,
+        tls_sessions: Option<&Arc<dyn TlsSessionLog>>,
+    ) -> io::Result<SmtpDeliverers> {
+        SmtpDeliverers::start(threads, (&self.messages, &self.fence), scheduler, &self.alive, tls_sessions)
+    }
+
+    fn start_pipe_deliverer(
+        &self,
+        launcher: Option<LauncherSocket>,
+        scheduler: &SchedulerHandle,
+    ) -> io::Result<PipeDeliverer> {
+        let messages = (self.messages.clone(), self.fence.clone());
+        PipeDeliverer::start(launcher, messages, scheduler.clone(), self.alive.clone())
+    }
+
     /// Starts a thread for each local transport.
     fn start_local_deliverers(
         &self,
@@ -429,7 +451,8 @@ impl WorkerFactory {
     ) -> io::Result<HashMap<Box<str>, Sender<Attempt>>> {
         let start = |transport| {
             let shared = (self.alive.clone(), self.outcome_counters.clone());
-            LocalDeliverer::start(transport, hostname, self.messages.clone(), scheduler.clone(), shared)
+            let messages = || (self.messages.clone(), self.fence.clone());
+            LocalDeliverer::start(transport, hostname, messages(), scheduler.clone(), shared)
         };
         local_transports.into_iter().map(start).collect()
     }

@@ -18,6 +18,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use mailbox::quota::{QUOTA_TIME_MAX, QuotaRequest, TransportQuota};
 
+use super::lane_fence::AttemptFence;
 use super::message_cache::{CachedMessage, MessageCache};
 use super::{Attempt, EndedAttempt, MAILDIR_BATCH_MAX, OutcomeCounters, SchedulerHandle, SchedulerMsg};
 use mailbox::{MailboxPathResolver, split_by_size};
@@ -41,6 +42,7 @@ pub(super) struct LocalDeliverer {
     /// For table lookups; None if the transport uses no tables.
     runtime: Option<Runtime>,
     messages: MessageCache,
+    fence: AttemptFence,
     scheduler: SchedulerHandle,
     counters: Arc<OutcomeCounters>,
 }
@@ -63,7 +65,7 @@ impl LocalDeliverer {
     pub(super) fn start(
         transport: LocalTransport,
         hostname: &str,
-        messages: MessageCache,
+        (messages, fence): (MessageCache, AttemptFence),
         scheduler: SchedulerHandle,
         (alive, counters): (Sender<()>, Arc<OutcomeCounters>),
     ) -> io::Result<(Box<str>, Sender<Attempt>)> {
@@ -73,7 +75,7 @@ impl LocalDeliverer {
         let (sender, attempts) = mpsc::channel();
         let needs_runtime = mailbox_paths.table.is_some() || quota.as_ref().is_some_and(|quota| quota.table.is_some());
         let runtime = needs_runtime.then(|| Builder::new_current_thread().enable_all().build()).transpose()?;
-        let deliverer = LocalDeliverer { local, mailbox_paths, quota, runtime, messages, scheduler, counters };
+        let deliverer = LocalDeliverer { local, mailbox_paths, quota, runtime, messages, fence, scheduler, counters };
         thread::Builder::new().name(format!("local-{name}")).spawn(move || {
             deliverer.run(&attempts);
             drop(alive);
@@ -102,7 +104,12 @@ impl LocalDeliverer {
             }
             let contexts = waiting.into_iter().filter_map(|attempt| self.read_message(attempt)).collect();
             let (tasks, unresolved) = self.resolve_mailboxes(contexts);
-            let ended: Vec<_> = self.local.run_batch(tasks).into_iter().map(ended_attempt).chain(unresolved).collect();
+            // Reading messages and finding mailboxes can take long.
+            let (tasks, withheld): (Vec<_>, Vec<_>) =
+                tasks.into_iter().partition(|task| self.fence.may_attempt(task.id));
+            let withheld = withheld.into_iter().map(|task| task.ticket.ended_attempt(DeliveryResult::Withheld));
+            let ended = self.local.run_batch(tasks).into_iter().map(ended_attempt);
+            let ended: Vec<_> = ended.chain(unresolved).chain(withheld).collect();
             if !ended.is_empty() {
                 self.scheduler.send(SchedulerMsg::Ended(ended));
             }
@@ -201,7 +208,7 @@ impl LocalTaskContext {
         let contact = ContactResult::Answered { slowest: self.started_at.elapsed() };
         let ending = match ending {
             DeliveryResult::Outcomes(outcomes) => DeliveryResult::Outcomes(merge_outcomes(self.unresolved, outcomes)),
-            damaged @ DeliveryResult::Damaged(_) => damaged,
+            other @ (DeliveryResult::Damaged(_) | DeliveryResult::Withheld) => other,
         };
         EndedAttempt { attempt: self.attempt, message: Some(self.message), ending, contact, peer: None, proof: None }
     }

@@ -8,11 +8,13 @@ use std::sync::mpsc::Sender;
 use std::thread;
 use std::time::Duration;
 
+use delivery::DeliveryResult;
 use delivery::pipe::{LauncherSocket, PipeConfig, PipeDelivery, PipeTask};
 use queue::ContactResult;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::task::{LocalSet, spawn_blocking, spawn_local};
 
+use super::lane_fence::AttemptFence;
 use super::message_cache::MessageCache;
 use super::{Attempt, BLOCKING_THREADS_MAX, EndedAttempt, SchedulerHandle, SchedulerMsg};
 
@@ -29,7 +31,7 @@ impl PipeDeliverer {
     /// Starts the thread. It ends when the handle is dropped, and with it all programs that still run.
     pub(super) fn start(
         launcher: Option<LauncherSocket>,
-        messages: MessageCache,
+        (messages, fence): (MessageCache, AttemptFence),
         scheduler: SchedulerHandle,
         alive: Sender<()>,
     ) -> io::Result<Self> {
@@ -39,7 +41,7 @@ impl PipeDeliverer {
             .max_blocking_threads(BLOCKING_THREADS_MAX)
             .build()?;
         thread::Builder::new().name("pipe".into()).spawn(move || {
-            LocalSet::new().block_on(&runtime, run(launcher, messages, scheduler, jobs));
+            LocalSet::new().block_on(&runtime, run(launcher, (messages, fence), scheduler, jobs));
             // This does not wait: a thread that is blocked on a disk is abandoned.
             runtime.shutdown_background();
             drop(alive);
@@ -56,18 +58,19 @@ impl PipeDeliverer {
 struct PipeWorker {
     delivery: PipeDelivery,
     messages: MessageCache,
+    fence: AttemptFence,
     scheduler: SchedulerHandle,
 }
 
 async fn run(
     launcher: Option<LauncherSocket>,
-    messages: MessageCache,
+    (messages, fence): (MessageCache, AttemptFence),
     scheduler: SchedulerHandle,
     mut jobs: UnboundedReceiver<PipeJob>,
 ) {
     // Without the socket all mail of these transports waits, as without a launcher.
     let delivery = PipeDelivery::new(launcher).unwrap_or_default();
-    let worker = Rc::new(PipeWorker { delivery, messages, scheduler });
+    let worker = Rc::new(PipeWorker { delivery, messages, fence, scheduler });
     while let Some(job) = jobs.recv().await {
         drop(spawn_local(worker.clone().deliver(job)));
     }
@@ -83,6 +86,11 @@ impl PipeWorker {
             // The thread was not started because we are stopping; the next start finds the message.
             Err(_) => return self.scheduler.send(SchedulerMsg::ReadFailed(attempt, "stopping".into())),
         };
+        if !self.fence.may_attempt(id) {
+            let (ending, contact) = (DeliveryResult::Withheld, ContactResult::Unknown);
+            let ended = EndedAttempt { attempt, message: Some(message), ending, contact, peer: None, proof: None };
+            return self.scheduler.send(SchedulerMsg::Ended(vec![ended]));
+        }
         let task = PipeTask {
             id,
             envelope: message.envelope.clone(),

@@ -18,7 +18,7 @@ use super::classifier_worker::ClassifyJob;
 use super::delivery_route::DeliveryRoute;
 use super::drain_watch::DrainWatch;
 use super::dsn_sender::{DelayNotices, DsnConfig};
-use super::lane_fence::{LaneFence, RefusedLanes};
+use super::lane_fence::{AttemptFence, RefusedLanes};
 use super::next_hop_sharing::NextHopSharing;
 use super::outcome_handler::OutcomeHandler;
 use super::pipe_deliverer::{PipeDeliverer, PipeJob};
@@ -60,7 +60,7 @@ pub(super) struct SchedulerWorkers {
     /// When to send delay notices.
     pub(super) delay_notices: DelayNotices,
     /// Says whose mail may be delivered; None: all of it.
-    pub(super) lane_fence: Option<Arc<dyn LaneFence>>,
+    pub(super) fence: AttemptFence,
     /// Other servers that deliver to the same next hops; None: there are none.
     pub(super) next_hop_sharing: Option<Arc<dyn NextHopSharing>>,
 }
@@ -396,10 +396,9 @@ impl Scheduler {
     }
 
     fn may_attempt(&mut self, id: QueueId) -> bool {
-        let (Some(fence), lane) = (&self.workers.lane_fence, LaneId::of(id)) else { return true };
-        let may_attempt = fence.may_attempt(lane);
+        let may_attempt = self.workers.fence.may_attempt(id);
         if may_attempt {
-            self.refused_lanes.allow(lane);
+            self.refused_lanes.allow(LaneId::of(id));
         }
         may_attempt
     }
@@ -430,6 +429,7 @@ impl Scheduler {
         self.queues.finish_contact(now, &mut attempt, contact);
         match ending {
             DeliveryResult::Damaged(what) => self.workers.outcome_handler.set_aside(attempt, what),
+            DeliveryResult::Withheld => self.put_back(attempt),
             DeliveryResult::Outcomes(outcomes) => {
                 let verdicts =
                     outcomes.into_iter().map(|outcome| self.queues.compute_verdict(now, &attempt, outcome)).collect();

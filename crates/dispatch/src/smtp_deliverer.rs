@@ -19,6 +19,7 @@ use tokio::task::{LocalSet, spawn_blocking, spawn_local};
 use tokio::time::timeout;
 
 use super::classifier::ClassifierRules;
+use super::lane_fence::AttemptFence;
 use super::message_cache::{CachedMessage, MessageCache};
 use super::{Attempt, EndedAttempt, SchedulerHandle, SchedulerMsg};
 
@@ -49,15 +50,15 @@ impl SmtpDeliverers {
     /// off.
     pub(super) fn start(
         count: usize,
-        messages: &MessageCache,
+        (messages, fence): (&MessageCache, &AttemptFence),
         scheduler: &SchedulerHandle,
         alive: &Sender<()>,
         tls_sessions: Option<&Arc<dyn TlsSessionLog>>,
     ) -> io::Result<Self> {
         let start = |number| {
             let (sender, jobs) = mpsc::unbounded_channel();
-            let (messages, scheduler) = (messages.clone(), scheduler.clone());
-            let deliverer = SmtpDeliverer { messages, scheduler, tls_sessions: tls_sessions.cloned() };
+            let (messages, fence, scheduler) = (messages.clone(), fence.clone(), scheduler.clone());
+            let deliverer = SmtpDeliverer { messages, fence, scheduler, tls_sessions: tls_sessions.cloned() };
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
                 .max_blocking_threads(super::BLOCKING_THREADS_MAX)
@@ -85,6 +86,7 @@ impl SmtpDeliverers {
 
 struct SmtpDeliverer {
     messages: MessageCache,
+    fence: AttemptFence,
     scheduler: SchedulerHandle,
     tls_sessions: Option<Arc<dyn TlsSessionLog>>,
 }
@@ -95,14 +97,16 @@ impl SmtpDeliverer {
         let remote = {
             let (reports, wakeup) = (reports.clone(), wakeup.clone());
             let tls_sessions = self.tls_sessions.clone();
-            Rc::new(RemoteDelivery::new(move |report| {
+            let fence = self.fence.clone();
+            let on_event = move |report| {
                 if let RemoteEvent::Tls(session) = report {
                     tls_sessions.iter().for_each(|log| log.record(session.clone()));
                     return;
                 }
                 reports.borrow_mut().push(report);
                 wakeup.notify_one();
-            }))
+            };
+            Rc::new(RemoteDelivery::with_fence(on_event, Box::new(move |id| fence.may_attempt(id))))
         };
         let forwarder = spawn_local(forward_events(reports.clone(), wakeup, self.scheduler.clone()));
         let deliverer = Rc::new(self);

@@ -65,7 +65,9 @@ fn end_process(log: &Log, lane: LaneId, reason: &str) {
 /// The same on nodes with the same settings, except those that name the node.
 fn digest(config: &Config) -> String {
     let mut compared = config.clone();
-    compared.cluster = None;
+    if let (Some(cluster), Ok(any)) = (&mut compared.cluster, "any".parse()) {
+        cluster.node = any;
+    }
     compared.hostname = Default::default();
     let mut hasher = DefaultHasher::new();
     format!("{compared:?}").hash(&mut hasher);
@@ -229,6 +231,11 @@ impl ClusterOperator for RunningCluster {
 
     fn adopt(&self, lane: &str) -> Result<(), String> {
         self.running(|node| node.adopt(lane).map_err(|error| error.to_string()))
+    }
+
+    fn forget(&self, target: &str, force: bool) -> Result<usize, String> {
+        let forget = |node: &ClusterNode| node.forget(target, force).map_err(|error| error.to_string());
+        self.running(forget).map(|lanes| lanes.len())
     }
 
     fn ask(&self, node: Option<&str>, question: &[u8]) -> Result<NodeReplies, String> {

@@ -102,6 +102,9 @@ fn dispatch(cli: &Cli) -> anyhow::Result<()> {
         Command::Cluster(ClusterCommand::Adopt { lane }) => {
             control_client::adopt_lane(&config::load(config)?.config, lane)
         }
+        Command::Cluster(ClusterCommand::Forget { target, force }) => {
+            control_client::forget_in_cluster(&config::load(config)?.config, target, *force)
+        }
         Command::Cluster(ClusterCommand::Drain) => control_client::drain_node(&config::load(config)?.config),
         Command::Token(TokenCommand::Create(args)) => token_command::create(&config::load(config)?.config, args),
         Command::Token(TokenCommand::List(args)) => token_command::list(&config::load(config)?.config, args),

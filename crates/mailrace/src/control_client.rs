@@ -36,7 +36,7 @@ use config::Config;
 use mail::printable;
 
 pub use certificates::{print_acme_status, renew_certificates};
-pub use cluster::{adopt_lane, drain_node, print_lanes, print_nodes};
+pub use cluster::{adopt_lane, drain_node, forget_in_cluster, print_lanes, print_nodes};
 pub use mailq::mailq;
 pub use message::print_message;
 pub use pauses::{pause, print_pauses, resume};

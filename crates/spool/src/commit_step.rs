@@ -17,7 +17,7 @@
 //! outcome of a message in the same submission (a message that is held from the start) goes with
 //! its message, and waits.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -27,6 +27,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::entries::{LiveMessage, SpoolEntry, SubmittedBody};
 use crate::recipient_states::RecipientState;
+use crate::segment::FileLease;
 use crate::{CommitCallback, CommitError, LaneId};
 
 /// A second place that confirms batches. Shared by all lanes.
@@ -36,8 +37,10 @@ pub trait CommitStep: Send + Sync {
     /// the other, on its writer's thread: a call that blocks stops the lane.
     ///
     /// A failure withdraws the messages that wait for it. Outcomes are recorded in any case: a step
-    /// that fails to take them has to catch up by itself. The local write may fail after the
-    /// step has succeeded; what was submitted then fails, and may be submitted again.
+    /// that fails to take them has to catch up by itself. Its next success says that it has those of all
+    /// earlier batches of the lane too; until then they stay in the log, for
+    /// [`crate::Spool::take_finished`]. The local write may fail after the step has succeeded; what was
+    /// submitted then fails, and may be submitted again. A further batch withdraws its new mail.
     fn start(&self, batch: BatchDraft, answer: StepAnswer);
 }
 
@@ -153,6 +156,9 @@ pub(crate) struct StepQueue {
 struct StepState {
     next: u64,
     batches: BTreeMap<u64, StepBatch>,
+    /// Segments with outcomes that the step has not confirmed, each with the last batch of them. They are
+    /// not freed before.
+    unconfirmed: VecDeque<(u64, Arc<FileLease>)>,
     /// Batches that left `batches`, and whose submissions are being answered.
     answering: usize,
 }
@@ -186,6 +192,15 @@ impl Drop for StepPermit {
     }
 }
 
+impl StepState {
+    fn keep_outcomes(&mut self, batch: u64, segment: &Arc<FileLease>) {
+        match self.unconfirmed.back_mut() {
+            Some((last, kept)) if Arc::ptr_eq(kept, segment) => *last = batch,
+            _ => self.unconfirmed.push_back((batch, segment.clone())),
+        }
+    }
+}
+
 impl StepQueue {
     pub(crate) fn new(config: CommitStepConfig, waiting_bytes: Arc<AtomicU64>) -> Self {
         StepQueue { config, waiting_bytes, state: Mutex::default(), answered: Condvar::new() }
@@ -203,22 +218,45 @@ impl StepQueue {
         Ok(Some(StepPermit { bytes, waiting_bytes: self.waiting_bytes.clone() }))
     }
 
-    /// Passes a batch to the step. Returns its number; `answer_to` makes the answer for it.
-    pub(crate) fn start(&self, batch: BatchDraft, answer_to: impl FnOnce(u64) -> StepAnswer) -> u64 {
+    /// Passes a batch in `segment` to the step. Returns its number; `answer_to` makes the answer for it.
+    pub(crate) fn start(
+        &self,
+        batch: BatchDraft,
+        segment: &Arc<FileLease>,
+        answer_to: impl FnOnce(u64) -> StepAnswer,
+    ) -> u64 {
+        let has_outcomes = batch.entries.iter().any(|entry| matches!(entry, EntryDraft::Outcome { .. }));
         let number = {
             let mut state = self.state.lock();
             state.next += 1;
             let number = state.next;
             state.batches.insert(number, StepBatch::Running);
+            if has_outcomes {
+                state.keep_outcomes(number, segment);
+            }
             number
         };
         self.config.step.start(batch, answer_to(number));
         number
     }
 
-    /// The local write or sync failed: the answer is ignored.
-    pub(crate) fn abandon(&self, batch: u64) {
+    /// The local write or sync failed: the answer is ignored, and `withdrawal` follows.
+    pub(crate) fn abandon(&self, batch: u64, withdrawal: BatchDraft) {
         self.state.lock().batches.remove(&batch);
+        if !withdrawal.entries.is_empty() {
+            // If it fails, the step has to catch up, as with all outcomes.
+            self.config.step.start(withdrawal, StepAnswer::new(|_| {}));
+        }
+    }
+
+    /// The step has all outcomes up to this batch. True if a segment may be freed that could not before.
+    pub(crate) fn release_outcomes(&self, batch: u64) -> bool {
+        let mut state = self.state.lock();
+        let confirmed = state.unconfirmed.partition_point(|(last, _)| *last <= batch);
+        // One that is still written is not freed in any case.
+        let has_sealed = confirmed > 1 || (confirmed == 1 && state.unconfirmed.len() > 1);
+        state.unconfirmed.drain(..confirmed);
+        has_sealed
     }
 
     /// The batch is durable here, and `waiting` waits. Returns it with the answer if that was first.

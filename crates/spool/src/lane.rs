@@ -16,6 +16,7 @@ use crate::disk::{CachedOnly, Disk};
 use crate::entries::{
     MessageHead, OutcomeHead, STATE_BYTES_MAX, SpoolEntry, SpooledMessage, SubmittedBody, all_states,
 };
+use crate::finished_messages::FinishedMessages;
 use crate::message_index::{MessageIndex, RecordPlace, SegmentStage};
 use crate::recipient_states::RecipientState;
 use crate::record::{FRAME_BYTES, RECORD_ALIGN, RecordDraft, RecordFrame};
@@ -70,6 +71,8 @@ pub(crate) struct SegmentTable {
     pub(crate) segment_wanted: bool,
     /// Outcomes of refused messages that could not be written, one list for each submission.
     pub(crate) unwithdrawn: Vec<Vec<OutcomeHead>>,
+    /// None without a commit step, and once it was taken.
+    pub(crate) finished: Option<FinishedMessages>,
     pub(crate) closing: bool,
 }
 
@@ -115,6 +118,8 @@ pub(crate) struct PendingRecord {
     pub(crate) index_update: IndexUpdate,
     /// The body of a new message in a file of its own, for the commit step.
     pub(crate) spilled: Option<Body>,
+    /// The commit step has it already: it is a message that only this disk lacked.
+    pub(crate) is_restored: bool,
 }
 
 pub(crate) enum IndexUpdate {
@@ -154,6 +159,7 @@ impl Lane {
                 segment_error: None,
                 segment_wanted: false,
                 unwithdrawn: Vec::new(),
+                finished: None,
                 closing: false,
             }),
             maintenance_wanted: Condvar::new(),
@@ -188,6 +194,12 @@ impl Lane {
         };
         let encode = |entry| PendingRecord::encode(entry, self.steps.is_some());
         self.submit(Submission { records: entries.into_iter().map(encode).collect(), permit, done });
+    }
+
+    /// Submits entries that the commit step has already. Nobody waits for it.
+    pub(crate) fn submit_restored(&self, entries: Vec<SpoolEntry>, done: CommitCallback) {
+        let restored = |entry| PendingRecord { is_restored: true, ..PendingRecord::encode(entry, false) };
+        self.submit(Submission { records: entries.into_iter().map(restored).collect(), permit: None, done });
     }
 
     pub(crate) fn submit(&self, submission: Submission) {
@@ -423,7 +435,8 @@ impl PendingRecord {
                 let states = Vec::new();
                 let head = MessageHead { sequence: id.sequence(), flags, prefix_len, spilled, states, envelope };
                 let draft = head.draft().with_content(prefix, body);
-                PendingRecord { draft, index_update: IndexUpdate::Insert(head), spilled: step_body }
+                let index_update = IndexUpdate::Insert(head);
+                PendingRecord { draft, index_update, spilled: step_body, is_restored: false }
             }
             SpoolEntry::Outcome { id, mut recipients, bounce } => {
                 recipients.sort_by_key(|(ordinal, _)| *ordinal);
@@ -434,7 +447,8 @@ impl PendingRecord {
     }
 
     pub(crate) fn outcome(head: OutcomeHead) -> PendingRecord {
-        PendingRecord { draft: head.draft(), index_update: IndexUpdate::ApplyOutcome(head), spilled: None }
+        let draft = head.draft();
+        PendingRecord { draft, index_update: IndexUpdate::ApplyOutcome(head), spilled: None, is_restored: false }
     }
 }
 

@@ -17,6 +17,7 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::disk::{Disk, DiskSpace};
 use crate::entries::{LiveMessage, SpoolEntry, SpooledMessage};
+use crate::finished_messages::FinishedMessages;
 use crate::lane::{self, Lane, LaneContext};
 use crate::message_index::MessageIndex;
 use crate::recipient_states::RecipientState;
@@ -159,6 +160,9 @@ impl RecoveredLane {
         let lane = Lane::new(self.disk, (self.lane_id, epoch), context, self.index, self.next_number);
         let report = |what| lane.report_event(SpoolEvent::SetAside { id: None, what });
         self.findings.aside.into_iter().for_each(report);
+        if lane.steps.is_some() {
+            lane.segment_table.lock().finished = Some(FinishedMessages::new(self.findings.outcomes));
+        }
         lane.free_dead_segments();
         // The header of this segment makes the new epoch durable before the first id is used.
         lane.make_ready()?;
@@ -210,7 +214,7 @@ impl RunningLane {
 }
 
 /// A lane found by its id.
-enum LaneRef<'a> {
+pub(crate) enum LaneRef<'a> {
     Own(&'a Arc<Lane>),
     Adopted(Arc<Lane>),
 }
@@ -368,7 +372,7 @@ impl Spool {
         self.lane_by_id(LaneId::of(id))
     }
 
-    fn lane_by_id(&self, lane_id: LaneId) -> Option<LaneRef<'_>> {
+    pub(crate) fn lane_by_id(&self, lane_id: LaneId) -> Option<LaneRef<'_>> {
         match self.own_by_id.get(&lane_id) {
             Some(lane) => Some(LaneRef::Own(lane)),
             None => self.adopted.read().get(&lane_id).map(|running| LaneRef::Adopted(running.lane.clone())),

@@ -26,6 +26,7 @@ mod codec;
 mod commit_step;
 pub mod disk;
 mod entries;
+mod finished_messages;
 mod inspect;
 mod lane;
 mod lanes;
@@ -55,6 +56,7 @@ pub use entries::{
     LiveMessage, SpoolEntry, SpooledMessage, SubmittedBody, decode_envelope, decode_states, encode_envelope,
     encode_states,
 };
+pub use finished_messages::FinishedMessages;
 pub use inspect::{Inspection, SegmentReport, inspect};
 pub use lanes::{LaneIdentity, Spool, open, survey_lane};
 pub use recipient_states::{RecipientState, RecipientStates};

@@ -50,6 +50,8 @@ pub(crate) struct RecoveryFindings {
     pub(crate) aside: Vec<String>,
     /// The highest epoch in a header or a sequence number.
     pub(crate) epoch: u32,
+    /// Outcomes of messages that are not live.
+    pub(crate) outcomes: HashMap<u64, RecipientStates>,
 }
 
 impl LaneSurvey {
@@ -144,6 +146,7 @@ impl LaneSurvey {
         reading.gather_outcomes();
         reading.index_messages(&mut |head| sink(live_message(lane, head, true)));
         reading.index_references();
+        findings.outcomes = reading.outcomes_without_message();
         findings.aside.append(&mut reading.malformed);
         remove_unclaimed_bodies(&*self.disk, &reading.index, &mut findings)?;
         Ok((reading.index, findings))
@@ -254,6 +257,12 @@ impl LaneReader {
                 }
             }
         }
+    }
+
+    fn outcomes_without_message(&mut self) -> HashMap<u64, RecipientStates> {
+        let mut outcomes = std::mem::take(&mut self.outcomes);
+        outcomes.retain(|sequence, _| self.index.place(*sequence).is_none());
+        outcomes
     }
 
     /// A segment refers to every earlier one with a record of a message of which it has an outcome

@@ -1,5 +1,6 @@
 //! Restores a lane into an empty folder, from a copy of its messages and outcomes that somebody else
-//! has kept. The folder can then be adopted ([`crate::Spool::adopt`]).
+//! has kept. The folder can then be adopted ([`crate::Spool::adopt`]). Or restores single messages that
+//! an open lane has lost ([`crate::Spool::restore`]).
 //!
 //! It is written as a lane is: by a writer thread and with segments, which are freed when all of
 //! their messages are finished. But nothing is acknowledged, so nothing but bodies in files of their
@@ -19,7 +20,7 @@ use crate::lane::LaneContext;
 use crate::lanes::{RunningLane, create_lane, lock};
 use crate::recipient_states::RecipientState;
 use crate::spill::SpillWriter;
-use crate::{CommitError, Config, Durability, LaneId, OpenError, SpoolEvent};
+use crate::{CommitCallback, CommitError, Config, Durability, LaneId, OpenError, Spool, SpoolEvent};
 
 /// A call waits while this many bytes wait to be written.
 const WAITING_BYTES_MAX: u64 = 8 << 20;
@@ -172,6 +173,20 @@ impl LaneRestorer {
         self.lane.join();
         let failure = self.backlog.state.lock().failure.take();
         failure.map_or(Ok(()), |failure| Err(failure.into()))
+    }
+}
+
+impl Spool {
+    /// Adds a message that an open lane has lost, with the id that it had. It is reported as committed
+    /// when `done` is called with success, and is not passed to the commit step, which has it.
+    pub fn restore(&self, message: RestoredMessage, done: CommitCallback) {
+        let RestoredMessage { id, envelope, states, content, flags } = message;
+        let Some(lane) = self.lane_by_id(LaneId::of(id)) else { return done(Err(CommitError::Closed)) };
+        let mut entries = vec![SpoolEntry::Message { id, envelope, content, flags }];
+        if !states.is_empty() {
+            entries.push(SpoolEntry::Outcome { id, recipients: states, bounce: None });
+        }
+        lane.submit_restored(entries, done);
     }
 }
 

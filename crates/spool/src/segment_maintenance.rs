@@ -365,7 +365,7 @@ impl Lane {
             return Err("the body cannot be read".into());
         }
         let draft = head.draft().with_body(body);
-        Ok(Some(PendingRecord { draft, index_update: IndexUpdate::Relocate(head), spilled: None }))
+        Ok(Some(PendingRecord { draft, index_update: IndexUpdate::Relocate(head), spilled: None, is_restored: false }))
     }
 
     /// Removes the body files of dead messages. A file that stays is removed at the next start.

@@ -8,13 +8,20 @@ use crate::commit_step::{AnsweredSubmissions, BatchDraft, DraftBody, EntryDraft,
 use crate::entries::{LiveMessage, OutcomeHead};
 use crate::lane::{IndexUpdate, Lane, PendingRecord, Submission};
 use crate::recipient_states::RecipientState;
+use crate::segment::FileLease;
 use crate::{CommitError, SpoolEvent};
 
 impl Lane {
     /// Passes a sealed batch to the step, if there is one. Returns its number in the queue.
-    pub(crate) fn start_step(self: &Arc<Self>, submissions: &mut [Submission]) -> Option<u64> {
+    /// `segment` holds the batch.
+    pub(crate) fn start_step(
+        self: &Arc<Self>,
+        submissions: &mut [Submission],
+        segment: &Arc<FileLease>,
+    ) -> Option<u64> {
         let steps = self.steps.as_ref()?;
         let records = submissions.iter_mut().flat_map(|submission| &mut submission.records);
+        let records = records.filter(|record| !record.is_restored);
         let entries: Vec<EntryDraft> = records.filter_map(|record| self.entry_draft(record)).collect();
         if entries.is_empty() {
             return None;
@@ -28,7 +35,7 @@ impl Lane {
                 }
             })
         };
-        Some(steps.start(BatchDraft { lane: self.lane_id, entries }, answer_to))
+        Some(steps.start(BatchDraft { lane: self.lane_id, entries }, segment, answer_to))
     }
 
     fn entry_draft(&self, record: &mut PendingRecord) -> Option<EntryDraft> {
@@ -52,11 +59,22 @@ impl Lane {
         }
     }
 
-    /// The local write or sync failed: the answer is ignored.
-    pub(crate) fn abandon_step(&self, batch: u64) {
-        if let Some(steps) = &self.steps {
-            steps.abandon(batch);
-        }
+    /// The local write or sync failed: the step's answer is ignored. It may have taken the batch, whose
+    /// new mail is refused here, so it is told that this mail is finished. A notice whose outcome failed
+    /// with it stays: the step may be all that knows of the failure that it reports.
+    pub(crate) fn abandon_step(&self, batch: u64, submissions: &[Submission]) {
+        let Some(steps) = &self.steps else { return };
+        let refused = submissions.iter().filter(|submission| submission.permit.is_some());
+        let records = refused.flat_map(|submission| &submission.records);
+        let entries: Vec<EntryDraft> = records.filter_map(|record| self.withdrawal_draft(record)).collect();
+        steps.abandon(batch, BatchDraft { lane: self.lane_id, entries });
+    }
+
+    fn withdrawal_draft(&self, record: &PendingRecord) -> Option<EntryDraft> {
+        let IndexUpdate::Insert(head) = &record.index_update else { return None };
+        let ordinals = 0..head.envelope.recipients.len() as u32;
+        let recipients = ordinals.map(|ordinal| (ordinal, RecipientState::Withdrawn)).collect();
+        Some(EntryDraft::Outcome { id: self.id(head.sequence), recipients, bounce: None })
     }
 
     /// The batch is durable here; `waiting` is answered when the step is.
@@ -66,9 +84,12 @@ impl Lane {
     }
 
     fn take_step_answer(self: &Arc<Self>, batch: u64, result: Result<(), String>) {
-        if let Some(steps) = &self.steps {
-            steps.take_answer(batch, result.map_err(CommitError::StepFailed), |answered| self.end_waiting(answered));
+        let Some(steps) = &self.steps else { return };
+        let result = result.map_err(CommitError::StepFailed);
+        if result.is_ok() && steps.release_outcomes(batch) {
+            self.maintenance_wanted.notify_one();
         }
+        steps.take_answer(batch, result, |answered| self.end_waiting(answered));
     }
 
     /// Waits for the step's answers to all batches, but not for long; the others fail. Called by the

@@ -173,13 +173,13 @@ impl<'a> Writer<'a> {
         }
         refresh_copies(self.lane, &mut submissions);
         let batch = SealedBatch::seal(open, &mut submissions);
-        let step = self.lane.start_step(&mut submissions);
+        let step = self.lane.start_step(&mut submissions, &open.lease);
         let start = Instant::now();
         let strict = matches!(self.lane.config.durability, Durability::Commit);
         let written = batch.write(open, &submissions).and_then(|()| if strict { open.lease.0.sync() } else { Ok(()) });
         if let Err(error) = written {
             if let Some(step) = step {
-                self.lane.abandon_step(step);
+                self.lane.abandon_step(step, &submissions);
             }
             return self.fail_batch(&error, submissions);
         }
@@ -220,12 +220,13 @@ impl<'a> Writer<'a> {
                 match item.index_update {
                     IndexUpdate::Insert(head) => {
                         table.index.insert(&head, place);
-                        committed.push(live_message(self.lane.lane_id, head, false));
+                        committed.push(live_message(self.lane.lane_id, head, item.is_restored));
                     }
                     IndexUpdate::ApplyOutcome(head) => {
                         apply_own_outcome(&mut committed[first..], &head);
                         let holder = table.index.place(head.sequence).map(|place| place.slot);
                         if table.index.apply_outcome(head.sequence, &head.states, slot) {
+                            table.finished.iter_mut().for_each(|finished| finished.add(head.sequence));
                             needs_maintenance |= holder.is_some_and(|slot| table.index.may_need_maintenance(slot));
                         }
                     }

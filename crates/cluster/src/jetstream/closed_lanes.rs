@@ -6,14 +6,14 @@ use async_nats::jetstream::stream::{Config, DiscardPolicy, StorageType};
 use spool::LaneId;
 
 use super::connection::{Connection, StreamError};
-use super::lane_stream::{ensure_stream, raw_failure};
+use super::lane_stream::{create_stream, raw_failure};
 use super::names::{closed_stream, closed_subject, closed_subjects};
 use crate::lane::ReadFailure;
 
 impl Connection {
     /// Notes for ever that a lane is closed. When this returns, every node finds it.
     pub async fn note_closed(&self, lane: LaneId) -> Result<(), StreamError> {
-        ensure_stream(self, self.closed_lanes_config()).await?;
+        create_stream(self, self.closed_lanes_config()).await?;
         let unavailable = |error: &dyn std::fmt::Display| StreamError::Unavailable(error.to_string());
         let config = self.config();
         let by = config.node.to_string();

@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use async_nats::Subject;
 use async_nats::jetstream::ErrorCode;
-use async_nats::jetstream::context::{CreateStreamErrorKind, GetStreamError, PublishError, PublishErrorKind};
+use async_nats::jetstream::context::{
+    CreateStreamErrorKind, DeleteStreamErrorKind, GetStreamError, PublishError, PublishErrorKind,
+};
 use async_nats::jetstream::message::PublishMessage;
 use async_nats::jetstream::stream::{
     Config, DirectGetErrorKind, DiscardPolicy, InfoError, RawMessageError, RawMessageErrorKind, RetentionPolicy,
@@ -21,7 +23,7 @@ use spool::LaneId;
 use super::connection::{Connection, StreamError};
 use super::names::{lane_of_stream, record_subject, stream_name};
 use crate::lane::{PublishFailure, ReadFailure, RecordSubject, Slot, StreamTail, TailFailure};
-use crate::record::{EpochRecord, RecordHeader};
+use crate::record::{EpochRecord, RecordError, RecordHeader};
 
 /// Records that are asked for at the same time when a stream is read.
 const READS_IN_FLIGHT: usize = 16;
@@ -49,7 +51,7 @@ struct LaneSubjects {
     epoch: Subject,
 }
 
-/// The newest Epoch record of a lane.
+/// What the newest Epoch record of a lane says, or a newer Renew record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewestEpoch {
     /// Its sequence.
@@ -130,15 +132,19 @@ impl LaneStream {
 
     /// Makes the stream, or gives an existing one the settings of this node.
     pub async fn ensure(&self) -> Result<(), StreamError> {
-        ensure_stream(&self.connection, self.config()).await
+        ensure_stream(&self.connection, self.config()).await.map(drop)
     }
 
     /// Deletes the stream with all its records. True if it was there.
     pub async fn delete(&self) -> Result<bool, StreamError> {
         match self.connection.context().delete_stream(&self.name).await {
             Ok(status) => Ok(status.success),
-            Err(error) if error.to_string().contains("not found") => Ok(false),
-            Err(error) => Err(StreamError::Unavailable(error.to_string())),
+            Err(error) => match error.kind() {
+                DeleteStreamErrorKind::JetStream(error) if error.error_code() == ErrorCode::STREAM_NOT_FOUND => {
+                    Ok(false)
+                }
+                kind => Err(StreamError::Unavailable(kind.to_string())),
+            },
         }
     }
 
@@ -201,14 +207,26 @@ impl LaneStream {
         stream.get_info().await.map(|info| info.state.first_sequence).map_err(|error| tail_failure(&error))
     }
 
-    /// The newest Epoch record, as the stream's leader sees it; None: there is none.
+    /// The newest Epoch record, as the stream's leader sees it; or, if the servers have lost it, the same
+    /// from the newest Renew record. None: there is neither.
     pub async fn newest_epoch(&self) -> Result<Option<NewestEpoch>, TailFailure> {
+        match self.newest_of(&self.subjects.epoch, EpochRecord::read_record).await? {
+            None => self.newest_of(&self.subjects.renew, EpochRecord::read_renewal).await,
+            newest => Ok(newest),
+        }
+    }
+
+    async fn newest_of(
+        &self,
+        subject: &Subject,
+        read: fn(&[u8]) -> Result<(RecordHeader, EpochRecord), RecordError>,
+    ) -> Result<Option<NewestEpoch>, TailFailure> {
         let stream = self.stream().await.map_err(|_| TailFailure::Unavailable)?;
-        match stream.get_last_raw_message_by_subject(self.subjects.epoch.as_str()).await {
+        match stream.get_last_raw_message_by_subject(subject.as_str()).await {
             Ok(message) => {
                 let sequence = message.sequence;
                 let unreadable = |error| TailFailure::Unreadable { sequence, error };
-                let (header, record) = EpochRecord::read_record(&message.payload).map_err(unreadable)?;
+                let (header, record) = read(&message.payload).map_err(unreadable)?;
                 Ok(Some(NewestEpoch { sequence, header, record }))
             }
             Err(error) => raw_failure(&error).map_or(Ok(None), |failure| Err(failure.into())),
@@ -290,19 +308,35 @@ impl LaneStream {
     }
 }
 
-/// Makes a stream, or changes the settings of the one that has its name.
-pub(super) async fn ensure_stream(connection: &Connection, config: Config) -> Result<(), StreamError> {
-    let (context, stream) = (connection.context(), config.name.clone());
-    let made = match context.create_stream(config.clone()).await {
-        Err(error) if is_taken(&error.kind()) => context.update_stream(config).await.map(drop),
-        made => made.map(drop),
-    };
-    made.map_err(|error| match error.kind() {
+/// Makes a stream, or changes the settings of the one that has its name: then true. For the only node that
+/// uses it, or for a start: nodes with different settings would change it in turns.
+pub(super) async fn ensure_stream(connection: &Connection, config: Config) -> Result<bool, StreamError> {
+    let (context, name) = (connection.context(), config.name.clone());
+    match context.create_stream(config.clone()).await {
+        Err(error) if is_taken(&error.kind()) => {
+            let changed = context.update_stream(config).await;
+            changed.map(|_| true).map_err(|error| make_failure(name, &error.kind()))
+        }
+        made => made.map(|_| false).map_err(|error| make_failure(name, &error.kind())),
+    }
+}
+
+/// Makes a stream, unless there is one of its name, which stays as it is.
+pub(super) async fn create_stream(connection: &Connection, config: Config) -> Result<(), StreamError> {
+    let name = config.name.clone();
+    match connection.context().create_stream(config).await {
+        Err(error) if is_taken(&error.kind()) => Ok(()),
+        made => made.map(drop).map_err(|error| make_failure(name, &error.kind())),
+    }
+}
+
+fn make_failure(stream: String, kind: &CreateStreamErrorKind) -> StreamError {
+    match kind {
         CreateStreamErrorKind::JetStream(error) if !is_passing(error.error_code()) => {
             StreamError::Refused { stream, reason: error.to_string() }
         }
         kind => StreamError::Unavailable(kind.to_string()),
-    })
+    }
 }
 
 /// Whether there is a stream of this name with other settings.

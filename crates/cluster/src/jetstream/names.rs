@@ -80,6 +80,11 @@ pub(crate) fn news_subject(cluster: &ClusterName) -> String {
     format!("{PREFIX}.{cluster}.news")
 }
 
+/// The subject on which a node answers that it is there.
+pub(crate) fn presence_subject(cluster: &ClusterName, node: &NodeName) -> String {
+    format!("{PREFIX}.{cluster}.node.{node}.presence")
+}
+
 /// The subject of requests to one node.
 pub fn control_subject(cluster: &ClusterName, node: &NodeName) -> String {
     format!("{PREFIX}.{cluster}.node.{node}.control")

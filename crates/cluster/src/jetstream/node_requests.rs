@@ -3,17 +3,19 @@
 
 use std::time::Duration;
 
-use async_nats::{Message, StatusCode};
+use async_nats::{Message, Request, StatusCode};
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
 use tokio::time::timeout;
 
 use super::connection::{Connection, StreamError};
-use super::names::control_subject;
+use super::names::{control_subject, presence_subject};
 use crate::NodeName;
 
 /// The most bytes of an answer that are taken.
 const ANSWER_BYTES_MAX: usize = 17 << 20;
+/// How long a process of the same name may take to say so.
+const PRESENCE_TIMEOUT: Duration = Duration::from_secs(1);
 /// The longest part of an answer, if the servers take it.
 const PART_BYTES_MAX: usize = 512 << 10;
 
@@ -75,6 +77,28 @@ impl Connection {
             }
         }
         Err(silent(&"the connection is closed"))
+    }
+
+    /// Whether another process that is alive has the name of this node.
+    pub(crate) async fn is_name_taken(&self) -> bool {
+        let config = self.config();
+        let request = Request::new().timeout(Some(PRESENCE_TIMEOUT));
+        // One that hangs does not answer: it loses its lanes to this one.
+        self.client().send_request(presence_subject(&config.name, &config.node), request).await.is_ok()
+    }
+
+    /// Answers other processes that would take the name of this node, until it is dropped.
+    pub(crate) async fn keep_name(&self) -> Result<impl Future<Output = ()> + Send + use<>, StreamError> {
+        let (config, connection) = (self.config(), self.clone());
+        let mut messages = self.subscribe(presence_subject(&config.name, &config.node)).await?;
+        Ok(async move {
+            while let Some(message) = messages.next().await {
+                if let Some(reply) = message.reply {
+                    // Without an answer the other process goes on, and is fenced where it matters.
+                    drop(connection.client().publish(reply, Bytes::new()).await);
+                }
+            }
+        })
     }
 
     /// The requests that other nodes send to this one.

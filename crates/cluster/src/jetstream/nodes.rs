@@ -12,7 +12,7 @@ use futures_util::StreamExt;
 use serde::{Deserialize, Serialize};
 
 use super::connection::{Connection, StreamError};
-use super::lane_stream::ensure_stream;
+use super::lane_stream::{create_stream, ensure_stream};
 use super::names::nodes_bucket;
 use crate::NodeName;
 
@@ -48,10 +48,23 @@ impl Connection {
     pub async fn nodes(&self) -> Result<NodesBucket, StreamError> {
         let bucket = nodes_bucket(&self.config().name);
         // What async-nats asks before it makes a bucket itself, servers of version 2.9 do not answer as it expects.
-        ensure_stream(self, self.bucket_config(&bucket)).await?;
+        create_stream(self, self.bucket_config(&bucket)).await?;
         let opened = self.context().get_key_value(bucket).await;
         let store = opened.map_err(|error| StreamError::Unavailable(error.to_string()))?;
         Ok(NodesBucket { store })
+    }
+
+    /// Gives the streams that all nodes share the settings of this node. Returns the names of those that had
+    /// others. Called once, at the start.
+    pub(crate) async fn set_up_shared(&self) -> Result<Vec<String>, StreamError> {
+        let mut changed = Vec::new();
+        for config in [self.bucket_config(&nodes_bucket(&self.config().name)), self.rates_config()] {
+            let name = config.name.clone();
+            if ensure_stream(self, config).await? {
+                changed.push(name);
+            }
+        }
+        Ok(changed)
     }
 
     /// The stream of a bucket.

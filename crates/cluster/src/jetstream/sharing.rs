@@ -13,7 +13,7 @@ use futures_util::{Stream, StreamExt};
 use serde::{Deserialize, Serialize};
 
 use super::connection::{Connection, StreamError};
-use super::lane_stream::ensure_stream;
+use super::lane_stream::create_stream;
 use super::names::{news_subject, rates_bucket};
 use crate::LimitUse;
 use crate::departures::DepartureRequest;
@@ -67,8 +67,16 @@ pub(crate) struct RatesBucket {
 impl Connection {
     /// Opens the bucket of the requests, or makes it.
     pub(crate) async fn rates(&self) -> Result<RatesBucket, StreamError> {
+        create_stream(self, self.rates_config()).await?;
+        let opened = self.context().get_key_value(rates_bucket(&self.config().name)).await;
+        let store = opened.map_err(|error| StreamError::Unavailable(error.to_string()))?;
+        Ok(RatesBucket { store })
+    }
+
+    /// The stream of the bucket.
+    pub(super) fn rates_config(&self) -> Config {
         let bucket = rates_bucket(&self.config().name);
-        let config = Config {
+        Config {
             name: format!("KV_{bucket}"),
             description: Some(format!("Mailrace: shared rates of cluster {}", self.config().name)),
             subjects: vec![format!("$KV.{bucket}.>")],
@@ -80,11 +88,7 @@ impl Connection {
             allow_rollup: true,
             allow_direct: true,
             ..Config::default()
-        };
-        ensure_stream(self, config).await?;
-        let opened = self.context().get_key_value(bucket).await;
-        let store = opened.map_err(|error| StreamError::Unavailable(error.to_string()))?;
-        Ok(RatesBucket { store })
+        }
     }
 
     /// Tells the other nodes. Nobody may hear it.

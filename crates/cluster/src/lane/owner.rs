@@ -205,15 +205,15 @@ enum ReleaseStage {
 }
 
 impl OwnRecords {
-    fn new(claim: &Claim) -> Self {
+    fn new(claim: &Claim, lease: Duration) -> Self {
         let (epoch, token) = (claim.epoch, claim.token);
         let header = |kind| RecordHeader { kind, epoch, token, batch: 0, part: 0, last: false };
-        let content = EpochRecord { node: claim.node.clone(), spool_epoch: claim.spool_epoch };
+        let content = EpochRecord { node: claim.node.clone(), spool_epoch: claim.spool_epoch, lease }.encode();
         OwnRecords {
             epoch,
             token,
-            epoch_record: header(RecordKind::Epoch).encode(&content.encode()),
-            renew: header(RecordKind::Renew).encode(&[]),
+            epoch_record: header(RecordKind::Epoch).encode(&content),
+            renew: header(RecordKind::Renew).encode(&content),
             release: header(RecordKind::Release).encode(&[]),
         }
     }
@@ -235,7 +235,7 @@ impl LaneOwner {
     /// Claims a lane. Records of at most `in_flight_bytes_max` bytes are in flight, or a single
     /// larger one.
     pub fn claim(times: LaneTimes, in_flight_bytes_max: u64, claim: Claim, now: BootTime) -> LaneOwner {
-        let records = OwnRecords::new(&claim);
+        let records = OwnRecords::new(&claim, times.lease);
         let mut window = RecordWindow::new(claim.last_sequence, in_flight_bytes_max);
         window.push(QueuedRecord::new(RecordKind::Epoch, records.epoch_record.clone()));
         LaneOwner {

@@ -50,12 +50,18 @@ impl LaneOwnership {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
     fn a_lane_is_opened_only_by_its_last_owner_from_its_last_disk() {
         let own: NodeName = "own".parse().unwrap();
-        let by = |node: &str, spool_epoch| EpochRecord { node: node.parse().unwrap(), spool_epoch };
+        let by = |node: &str, spool_epoch| EpochRecord {
+            node: node.parse().unwrap(),
+            spool_epoch,
+            lease: Duration::from_secs(3),
+        };
         let gone = LaneOwnership::Gone;
         for (newest, is_closed, expected) in [
             (None, false, LaneOwnership::Ours),

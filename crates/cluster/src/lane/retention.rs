@@ -13,6 +13,8 @@
 //! only when the batch that settles it is stored: a bounce may be in it. The newest Epoch record and
 //! what follows it is never purged, nor a batch of which only a part is stored.
 //!
+//! If the servers have lost records, the messages in them are copied at once.
+//!
 //! The Epoch record is repeated now and then, and sooner if it is all that keeps a purge from being worth it.
 //!
 //! If the stream has a limit, no new mail is taken long before it is reached: what is left is for
@@ -117,6 +119,8 @@ pub struct LaneRetention {
     /// The bytes and the records that can be purged, but were not.
     dead_bytes: u64,
     dead_records: u64,
+    /// The servers have lost the records before this one, whether they are needed or not.
+    lost_before: u64,
     /// Something has changed since no message was found that has to be copied.
     may_copy: bool,
 }
@@ -177,6 +181,7 @@ impl LaneRetention {
             dead_bytes: 0,
             batch_records: 0,
             dead_records: 0,
+            lost_before: 0,
             may_copy: false,
         }
     }
@@ -234,6 +239,15 @@ impl LaneRetention {
         }
     }
 
+    /// The first record that the servers have. Versions have been seen that lose records which a purge was to
+    /// leave: their messages are published again, and so is the Epoch record.
+    pub fn handle_first_record(&mut self, sequence: u64) {
+        if sequence > self.purged + 1 && sequence > self.lost_before {
+            self.lost_before = sequence;
+            self.may_copy = true;
+        }
+    }
+
     /// A message cannot be copied. It keeps the records from its own on.
     pub fn handle_copy_failed(&mut self, id: QueueId) {
         self.copying.remove(&id);
@@ -280,7 +294,7 @@ impl LaneRetention {
     /// The next action.
     pub fn poll_action(&mut self) -> Option<RetentionAction> {
         self.drop_dead_batches();
-        self.purge().or_else(|| self.repeat_epoch()).or_else(|| self.copy())
+        self.repeat_lost_epoch().or_else(|| self.purge()).or_else(|| self.repeat_epoch()).or_else(|| self.copy())
     }
 
     /// The bytes of the stream that were not purged, approximately.
@@ -368,6 +382,12 @@ impl LaneRetention {
         Some(RetentionAction::PurgeUpTo(end))
     }
 
+    fn repeat_lost_epoch(&mut self) -> Option<RetentionAction> {
+        let is_lost = self.newest_epoch < self.lost_before && !self.is_epoch_asked;
+        self.is_epoch_asked |= is_lost;
+        is_lost.then_some(RetentionAction::RepeatEpoch)
+    }
+
     /// If the first batch is dead, only the Epoch record keeps it.
     fn repeat_epoch(&mut self) -> Option<RetentionAction> {
         let is_first_dead = self.batches.first_key_value().is_some_and(|(_, batch)| batch.live == 0);
@@ -382,10 +402,12 @@ impl LaneRetention {
     /// The next message of the first batches that has to be copied.
     fn copy(&mut self) -> Option<RetentionAction> {
         let bytes_max = self.bytes_max();
-        if !self.may_copy || self.stored_bytes() <= bytes_max || self.copying.len() >= COPIES_MAX {
+        // A stream that is small enough needs only what it has lost.
+        let before = if self.stored_bytes() > bytes_max { u64::MAX } else { self.lost_before };
+        if !self.may_copy || before == 0 || self.copying.len() >= COPIES_MAX {
             return None;
         }
-        let first = self.first_live().find(|(id, _)| !self.copying.contains(id));
+        let first = self.first_live(before).find(|(id, _)| !self.copying.contains(id));
         if first.is_some_and(|(_, bytes)| !self.has_room_for_copy(bytes)) {
             return None;
         }
@@ -412,9 +434,10 @@ impl LaneRetention {
         self.stream_bytes_max.is_none_or(is_free)
     }
 
-    /// The live messages of the first batches, in the order of the stream, and their share of it.
-    fn first_live(&self) -> impl Iterator<Item = (QueueId, u64)> + '_ {
-        self.batches.iter().take(COPIED_BATCHES_MAX).flat_map(move |(first, batch)| {
+    /// The live messages of the first batches that begin before this sequence, in the order of the stream, and
+    /// their share of it.
+    fn first_live(&self, before: u64) -> impl Iterator<Item = (QueueId, u64)> + '_ {
+        self.batches.range(..before).take(COPIED_BATCHES_MAX).flat_map(move |(first, batch)| {
             let is_needed = |message: &RetainedMessage| message.batch == Some(*first) && !message.is_settled;
             let is_live = move |id: &&QueueId| self.messages.get(*id).is_some_and(is_needed);
             let share = batch.bytes / batch.messages.len().max(1) as u64;

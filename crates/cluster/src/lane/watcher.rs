@@ -43,6 +43,11 @@ impl LaneWatcher {
         watcher
     }
 
+    /// The lease of the owner, which is to be known before the end of the stream is passed on.
+    pub fn set_owner_lease(&mut self, lease: Duration) {
+        self.times = self.times.with_lease(lease);
+    }
+
     /// A Renew record of the lane was heard.
     pub fn handle_hint(&mut self, now: BootTime) {
         self.next_question = now.after(self.quiet_time());
@@ -143,6 +148,18 @@ mod tests {
         assert_eq!(watcher.poll_action(), Some(WatcherAction::MayAdopt(tail(8, RecordKind::Part).unwrap())));
         watcher.handle_tail(tail(8, RecordKind::Part), at(9001));
         assert_eq!(watcher.poll_action(), None, "not again at once");
+    }
+
+    /// Otherwise both would deliver.
+    #[test]
+    fn an_owner_with_a_longer_lease_is_given_its_time() {
+        let mut watcher = LaneWatcher::new(LaneTimes::default(), at(0));
+        watcher.set_owner_lease(Duration::from_secs(30));
+        watcher.handle_tail(tail(7, RecordKind::Part), at(0));
+        watcher.handle_tail(tail(7, RecordKind::Part), at(39_999));
+        assert_eq!(watcher.poll_action(), None);
+        watcher.handle_tail(tail(7, RecordKind::Part), at(40_000));
+        assert!(matches!(watcher.poll_action(), Some(WatcherAction::MayAdopt(_))));
     }
 
     #[test]

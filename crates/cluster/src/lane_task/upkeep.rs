@@ -34,6 +34,8 @@ pub(super) enum UpkeepEvent {
     Abandoned(BatchId),
     /// An Epoch record is stored.
     Epoch(u64),
+    /// The first record that the servers have.
+    FirstRecord(u64),
 }
 
 impl Upkeep {
@@ -50,6 +52,11 @@ impl Upkeep {
             events.into_iter().for_each(|event| apply(&mut retention, event));
         }
         *self = Upkeep::Known(retention, read);
+    }
+
+    /// Whether it is known what the stream has to have.
+    pub(super) fn is_known(&self) -> bool {
+        matches!(self, Upkeep::Known(..))
     }
 
     pub(super) fn poll_action(&mut self) -> Option<RetentionAction> {
@@ -119,6 +126,7 @@ fn apply(retention: &mut LaneRetention, event: UpkeepEvent) {
         UpkeepEvent::Confirmed(batch, range) => retention.handle_confirmed(batch, range),
         UpkeepEvent::Abandoned(batch) => retention.handle_abandoned(batch),
         UpkeepEvent::Epoch(sequence) => retention.handle_epoch(sequence),
+        UpkeepEvent::FirstRecord(sequence) => retention.handle_first_record(sequence),
     }
 }
 

@@ -13,19 +13,16 @@ use spool::{Disk, FolderDisk, LaneId, LaneRestorer, LiveMessage, RestoreError, S
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
-use tokio::time::{Duration, sleep};
+use tokio::time::sleep;
 
 use super::claim::{EndFailure, claim, end_of, is_closed, take_up};
 use super::copies::reader;
 use super::folders::{mark_copied, mark_finished};
 use super::replay::{ReplayFailure, ReplayedLane, replay};
-use super::{ClusterNode, NodeShared};
+use super::{ClusterNode, NodeShared, RESTORE_RETRY_DELAY};
 use crate::jetstream::parse_lane;
 use crate::lane::{StreamTail, TailFailure};
 use crate::{LaneHandle, LaneStream, NodeEntry, NodeName};
-
-/// The pause before a lane is restored again after a failure.
-const RESTORE_RETRY_DELAY: Duration = Duration::from_secs(5);
 
 /// So many messages are handed to the scheduler at once.
 const ADMITTED_AT_ONCE: usize = 1000;

@@ -26,7 +26,13 @@ pub(super) enum EndFailure {
     Stream(#[from] TailFailure),
     #[error("the servers of a stream do not agree on its last epoch yet")]
     Disagreement,
+    /// The servers have lost the owner's Epoch and Renew records.
+    #[error("the stream has no record of its owner; if it stays so, use `mailrace cluster forget` with the lane")]
+    OwnerUnknown(StreamTail),
 }
+
+/// So often is asked for the owner of a stream that names none, before the node with its disk claims it.
+const UNKNOWN_OWNER_TRIES: usize = 20;
 
 /// Claims a lane whose disk this node has, and returns the last sequence of its stream before the claim.
 pub(super) async fn claim_own(
@@ -44,7 +50,7 @@ pub(super) async fn claim_own(
         }
         sleep(RETRY_DELAY).await;
     }
-    let (tail, newest) = until_answered(log, || end_of(&stream)).await;
+    let (tail, newest) = end_of_own(&stream, log).await;
     if let Some(other) = newest.as_ref().filter(|newest| newest.record.node != shared.parts.config.node) {
         return Err(NodeError::LaneLost { lane, reason: format!("node {}", other.record.node) });
     }
@@ -68,7 +74,7 @@ pub(super) fn claim(
 ) -> LaneHandle {
     let config = &shared.parts.config;
     let claim = Claim {
-        epoch: newest.map_or(0, |newest| newest.header.epoch) + 1,
+        epoch: newest.map(|newest| newest.header.epoch).max(tail.record.map(|record| record.epoch)).unwrap_or(0) + 1,
         token: (shared.parts.random)(),
         node: config.node.clone(),
         spool_epoch,
@@ -78,15 +84,34 @@ pub(super) fn claim(
     LaneTask::start(&Handle::current(), stream, owner)
 }
 
+/// The end of the stream of a lane that is on this node's disk. If the stream never says who owns it, this
+/// node does: it is fenced like everybody else if that is wrong.
+async fn end_of_own(stream: &LaneStream, log: &dyn ServerLog) -> (StreamTail, Option<NewestEpoch>) {
+    for _ in 0..UNKNOWN_OWNER_TRIES {
+        let end = async || match end_of(stream).await {
+            Err(EndFailure::OwnerUnknown(tail)) => Ok(Err(tail)),
+            end => end.map(Ok),
+        };
+        if let Ok(end) = until_answered(log, end).await {
+            return end;
+        }
+        sleep(RETRY_DELAY).await;
+    }
+    let text = "the stream of a lane does not say who owns it; this node has its disk, and claims it";
+    log.event(LogLevel::Warning, text, &[("lane", &stream.lane())]);
+    let tail = until_answered(log, || stream.tail()).await;
+    (tail, None)
+}
+
 /// The end of a stream, and the newest epoch up to there. They are asked one after the other, maybe
 /// of different servers: if the last record is of a later epoch, they do not belong together.
 pub(super) async fn end_of(stream: &LaneStream) -> Result<(StreamTail, Option<NewestEpoch>), EndFailure> {
     let tail = stream.tail().await?;
     let newest = newest_epoch(stream).await?;
-    let last = tail.record.as_ref().map(|record| record.epoch);
-    match last <= newest.as_ref().map(|newest| newest.header.epoch) {
-        true => Ok((tail, newest)),
-        false => Err(EndFailure::Disagreement),
+    match (tail.record.as_ref(), newest.as_ref()) {
+        (Some(_), None) => Err(EndFailure::OwnerUnknown(tail)),
+        (Some(last), Some(newest)) if last.epoch > newest.header.epoch => Err(EndFailure::Disagreement),
+        _ => Ok((tail, newest)),
     }
 }
 

@@ -4,7 +4,8 @@
 //! | a message is live | it was | what is done |
 //! |---|---|---|
 //! | on the disk only | never acknowledged, or accepted before there was a cluster | it is copied to the stream |
-//! | in the stream only | finished, and its outcome not copied; or never acknowledged | the stream gets a final outcome |
+//! | in the stream only, and the log has its end | finished, and its outcome not copied | the stream gets a final outcome |
+//! | in the stream only, and the log knows nothing of it | lost by the disk; or in flight, and maybe never acknowledged | it is restored from the stream |
 //! | on both sides | accepted; outcomes of some recipients may not be copied | the stream gets the states that differ |
 //!
 //! Meanwhile mail is accepted and delivered; what is new needs no comparison.
@@ -15,19 +16,23 @@ use std::sync::Arc;
 
 use futures_util::{FutureExt, StreamExt, stream};
 use mail::{LogLevel, QueueId};
-use spool::{BatchDraft, DraftBody, EntryDraft, LaneId, RecipientState, Spool, SpooledMessage, StepAnswer};
+use spool::{BatchDraft, DraftBody, EntryDraft, LaneId, RecipientState, SpooledMessage, StepAnswer};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
+use super::lost_mail::{self, LostMessages};
 use super::replay::{ReplayedLane, replay};
-use super::{NodeShared, RETRY_DELAY, folders};
+use super::{NodeShared, RESTORE_RETRY_DELAY, RETRY_DELAY, folders};
 use crate::LaneHandle;
 use crate::lane::retention::{LaneRetention, StateChange};
 
 /// Messages that are copied at the same time.
 const COPIES_IN_FLIGHT: usize = 8;
+
+const RESTORE_FAILED: &str = "cannot restore mail that the disk lacks; trying again";
+const NOT_RESTORED: &str = "cannot restore a message that the disk lacks: the stream of its lane lacks it too";
 
 /// A lane that was opened from its disk.
 pub(super) struct OpenedLane {
@@ -43,16 +48,22 @@ pub(super) struct OpenedLane {
 /// Compares, until it succeeds or the lane is lost.
 pub(super) async fn compare(shared: Arc<NodeShared>, handle: LaneHandle, opened: OpenedLane) {
     let Some(replayed) = read_stream(&shared, &handle, &opened).await else { return };
+    let Some(comparison) = Comparison::of(&shared, &opened, &replayed).await else { return };
+    let Comparison { on_disk, lost, finished } = comparison;
+    let restored = lost.len();
+    // Nothing is purged before the stream is seeded.
+    if !restore_lost(&shared, &handle, &opened, lost).await {
+        return;
+    }
     let ReplayedLane { retention, recipients } = replayed;
-    let Some(on_disk) = ids_on_disk(&shared, &opened).await else { return };
     let changes = on_disk.iter().map(|id| (*id, state_changes(&shared, &retention, *id)));
     let changes: Vec<_> = changes.filter(|(_, changes)| !changes.is_empty()).collect();
     handle.seed(retention, reader(&shared));
-    let finished = recipients.iter().filter(|(id, _)| on_disk.binary_search(id).is_err());
-    let outcomes: Vec<_> = finished.map(|(id, count)| withdrawal(*id, *count)).collect();
     let missing = on_disk.iter().copied().filter(|id| !recipients.contains_key(id));
     let missing: Vec<QueueId> = missing.filter(|id| LaneId::epoch_of(*id) < opened.epoch).collect();
-    log_comparison(&shared, opened.lane, (missing.len(), outcomes.len(), changes.len()));
+    log_comparison(&shared, opened.lane, [missing.len(), finished.len(), changes.len(), restored]);
+    let count = |id: QueueId| recipients.get(&id).copied().unwrap_or_default();
+    let outcomes: Vec<EntryDraft> = finished.into_iter().map(|id| withdrawal(id, count(id))).collect();
     let outcomes = outcomes.into_iter().map(|outcome| submit(&handle, opened.lane, vec![outcome]));
     let copies = missing.into_iter().map(|id| copy(&shared, &handle, opened.lane, id));
     let changes = changes.into_iter().map(|(id, changes)| submit_changes(&handle, id, changes));
@@ -70,9 +81,78 @@ pub(super) async fn compare(shared: Arc<NodeShared>, handle: LaneHandle, opened:
     }
 }
 
-fn log_comparison(shared: &NodeShared, lane: LaneId, (to_copy, finished, changed): (usize, usize, usize)) {
-    let fields: [(&'static str, &dyn Display); 4] =
-        [("lane", &lane), ("messages", &to_copy), ("removed", &finished), ("changed", &changed)];
+/// What is known of the messages of a stream.
+struct Comparison {
+    /// All live messages of the disk, sorted.
+    on_disk: Vec<QueueId>,
+    /// Live in the stream, and unknown to the disk.
+    lost: LostMessages,
+    /// Live in the stream, and finished on the disk.
+    finished: Vec<QueueId>,
+}
+
+impl Comparison {
+    /// None: the spool is closed.
+    async fn of(shared: &NodeShared, opened: &OpenedLane, replayed: &ReplayedLane) -> Option<Comparison> {
+        let (spool, lane) = (shared.spool.clone(), opened.lane);
+        let known = move || {
+            let spool = spool.upgrade()?;
+            let on_disk: Vec<QueueId> = spool.ids().into_iter().filter(|id| LaneId::of(*id) == lane).collect();
+            // After the ids: a message that is finished meanwhile is known to be.
+            Some((on_disk, spool.take_finished(lane).unwrap_or_default()))
+        };
+        let (on_disk, known_as_finished) = spawn_blocking(known).await.ok()??;
+        let (mut lost, mut finished) = (LostMessages::new(), Vec::new());
+        for (id, recipients) in replayed.recipients.iter().filter(|(id, _)| on_disk.binary_search(id).is_err()) {
+            let states = replayed.retention.states(*id).unwrap_or_default();
+            match known_as_finished.unfinished_states(*id, *recipients, states) {
+                Some(states) => drop(lost.insert(*id, states)),
+                None => finished.push(*id),
+            }
+        }
+        Some(Comparison { on_disk, lost, finished })
+    }
+}
+
+/// Restores what the disk lacks; tries again until it succeeds. False: the lane is lost, or the spool closed.
+async fn restore_lost(
+    shared: &Arc<NodeShared>,
+    handle: &LaneHandle,
+    opened: &OpenedLane,
+    mut lost: LostMessages,
+) -> bool {
+    if lost.is_empty() {
+        return true;
+    }
+    let text = "the disk lacks mail that the stream of its lane has; it is restored";
+    shared.log(LogLevel::Warning, text, &[("lane", &opened.lane), ("messages", &lost.len())]);
+    let (stream, last) = (shared.connection.lane_stream(opened.lane), opened.last);
+    while handle.ended().now_or_never().is_none() {
+        let (runtime, stream, spool) = (Handle::current(), stream.clone(), shared.spool.clone());
+        let restoring = spawn_blocking(move || {
+            let restored = lost_mail::restore(&runtime, &stream, last, &spool.upgrade()?, &mut lost);
+            Some((restored, lost))
+        });
+        let Ok(Some((restored, left))) = restoring.await else { return false };
+        let Err(error) = restored else {
+            left.keys().for_each(|id| shared.log(LogLevel::Error, NOT_RESTORED, &[("id", id)]));
+            return true;
+        };
+        shared.log(LogLevel::Error, RESTORE_FAILED, &[("lane", &opened.lane), ("error", &error)]);
+        lost = left;
+        sleep(RESTORE_RETRY_DELAY).await;
+    }
+    false
+}
+
+fn log_comparison(shared: &NodeShared, lane: LaneId, [to_copy, finished, changed, restored]: [usize; 4]) {
+    let fields: [(&'static str, &dyn Display); 5] = [
+        ("lane", &lane),
+        ("messages", &to_copy),
+        ("removed", &finished),
+        ("changed", &changed),
+        ("restored", &restored),
+    ];
     shared.log(LogLevel::Info, "compared a lane with its stream", &fields);
 }
 
@@ -100,13 +180,6 @@ async fn read_stream(shared: &Arc<NodeShared>, handle: &LaneHandle, opened: &Ope
         sleep(RETRY_DELAY).await;
     }
     None
-}
-
-/// The live messages of a lane, sorted. None: the spool is closed.
-async fn ids_on_disk(shared: &NodeShared, opened: &OpenedLane) -> Option<Vec<QueueId>> {
-    let (spool, lane) = (shared.spool.clone(), opened.lane);
-    let ids = move |spool: &Spool| spool.ids().into_iter().filter(|id| LaneId::of(*id) == lane).collect();
-    spawn_blocking(move || spool.upgrade().map(|spool| ids(&spool))).await.ok()?
 }
 
 /// What the stream lacks of a message that it has.

@@ -10,8 +10,8 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use mail::QueueId;
 use spool::{
-    LaneRestorer, PREFIX_BYTES_MAX, RecipientState, RestoreError, RestoredMessage, SpillError, SpillWriter,
-    SubmittedBody,
+    CommitError, LaneRestorer, PREFIX_BYTES_MAX, RecipientState, RestoreError, RestoredMessage, SpillError,
+    SpillWriter, SubmittedBody,
 };
 use tokio::runtime::Handle;
 
@@ -36,6 +36,8 @@ pub(super) enum ReplayFailure {
     Replay(#[from] ReplayError),
     #[error("cannot restore the lane: {0}")]
     Restore(#[from] RestoreError),
+    #[error("cannot restore a message: {0}")]
+    Commit(#[from] CommitError),
     #[error("cannot write a body: {0}")]
     Spill(#[from] SpillError),
     #[error("{0}")]
@@ -49,17 +51,48 @@ pub(super) struct ReplayedLane {
     pub(super) recipients: HashMap<QueueId, u32>,
 }
 
-/// Reads the records of a stream up to `last`; with `restorer`, writes what they have. The stream may
+/// What is restored from a stream, and where.
+pub(super) trait RestoreTarget {
+    /// Whether the content of a message is of no use: it is there already, or nobody wants it.
+    fn skips_content(&self, id: QueueId) -> bool;
+    /// Creates the file of a large body.
+    fn create_spill_file(&self, id: QueueId) -> io::Result<SpillWriter>;
+    /// Writes a message.
+    fn append_message(&self, message: RestoredMessage) -> Result<(), ReplayFailure>;
+    /// Writes new states of a message that was written before, or whose content was skipped.
+    fn append_outcome(&self, id: QueueId, recipients: Vec<(u32, RecipientState)>) -> Result<(), ReplayFailure>;
+}
+
+/// All of it is restored, to a folder.
+impl RestoreTarget for LaneRestorer {
+    fn skips_content(&self, id: QueueId) -> bool {
+        self.is_live(id)
+    }
+
+    fn create_spill_file(&self, id: QueueId) -> io::Result<SpillWriter> {
+        LaneRestorer::create_spill_file(self, id)
+    }
+
+    fn append_message(&self, message: RestoredMessage) -> Result<(), ReplayFailure> {
+        Ok(LaneRestorer::append_message(self, message)?)
+    }
+
+    fn append_outcome(&self, id: QueueId, recipients: Vec<(u32, RecipientState)>) -> Result<(), ReplayFailure> {
+        Ok(LaneRestorer::append_outcome(self, id, recipients)?)
+    }
+}
+
+/// Reads the records of a stream up to `last`; with `target`, restores what they have. The stream may
 /// become shorter meanwhile, by a purge of the owner before: then it fails, and has to be tried again.
 pub(super) fn replay(
     runtime: &Handle,
     stream: &LaneStream,
     last: u64,
-    restorer: Option<&LaneRestorer>,
+    target: Option<&dyn RestoreTarget>,
 ) -> Result<ReplayedLane, ReplayFailure> {
     let first = runtime.block_on(stream.first_sequence())?;
     let mut reader = BatchReader::new(first);
-    let mut sink = ReplaySink::new(restorer, stream.bytes_max());
+    let mut sink = ReplaySink::new(target, stream.bytes_max());
     let mut records = pin!(stream.read(first, last));
     while let Some(record) = runtime.block_on(records.next()) {
         let (sequence, record) = record?;
@@ -72,7 +105,7 @@ pub(super) fn replay(
 }
 
 struct ReplaySink<'a> {
-    restorer: Option<&'a LaneRestorer>,
+    target: Option<&'a dyn RestoreTarget>,
     retention: LaneRetention,
     recipients: HashMap<QueueId, u32>,
     /// The batch that is being read.
@@ -103,9 +136,9 @@ enum IncomingContent {
 }
 
 impl<'a> ReplaySink<'a> {
-    fn new(restorer: Option<&'a LaneRestorer>, stream_bytes_max: Option<u64>) -> Self {
+    fn new(target: Option<&'a dyn RestoreTarget>, stream_bytes_max: Option<u64>) -> Self {
         ReplaySink {
-            restorer,
+            target,
             retention: LaneRetention::new(SLACK_BYTES, stream_bytes_max),
             recipients: HashMap::new(),
             retained: Vec::new(),
@@ -132,7 +165,7 @@ impl<'a> ReplaySink<'a> {
             }
             ReplayEvent::BatchComplete(range) => {
                 let retained = std::mem::take(&mut self.retained);
-                if self.restorer.is_none() {
+                if self.target.is_none() {
                     self.note_recipients(&retained);
                 }
                 self.retention.handle_stored(range, retained);
@@ -159,9 +192,9 @@ impl<'a> ReplaySink<'a> {
     fn begin_message(&mut self, message: ReplayedMessage) -> Result<(), ReplayFailure> {
         let recipients = u32::try_from(message.envelope.recipients.len()).unwrap_or(u32::MAX);
         self.retained.push(RetainedEntry::Message { id: message.id, recipients, states: message.states.clone() });
-        let content = match self.restorer {
+        let content = match self.target {
             None => IncomingContent::Unused,
-            Some(restorer) => IncomingContent::for_message(restorer, &message)?,
+            Some(target) => IncomingContent::for_message(target, &message)?,
         };
         let incoming = IncomingMessage { left: message.content_len, message, content };
         self.incoming = Some(incoming);
@@ -180,11 +213,11 @@ impl<'a> ReplaySink<'a> {
 
     fn write_batch(&mut self) -> Result<(), ReplayFailure> {
         let batch = std::mem::take(&mut self.restored);
-        let Some(restorer) = self.restorer else { return Ok(()) };
+        let Some(target) = self.target else { return Ok(()) };
         for entry in batch {
             match entry {
-                RestoredEntry::Message(message) => restorer.append_message(*message)?,
-                RestoredEntry::Outcome { id, recipients } => restorer.append_outcome(id, recipients)?,
+                RestoredEntry::Message(message) => target.append_message(*message)?,
+                RestoredEntry::Outcome { id, recipients } => target.append_outcome(id, recipients)?,
             }
         }
         Ok(())
@@ -197,14 +230,14 @@ impl<'a> ReplaySink<'a> {
 }
 
 impl IncomingContent {
-    fn for_message(restorer: &LaneRestorer, message: &ReplayedMessage) -> io::Result<IncomingContent> {
-        if restorer.is_live(message.id) {
+    fn for_message(target: &dyn RestoreTarget, message: &ReplayedMessage) -> io::Result<IncomingContent> {
+        if target.skips_content(message.id) {
             return Ok(IncomingContent::Unused);
         }
         if message.content_len <= BODY_IN_MEMORY_MAX || message.prefix_len > PREFIX_BYTES_MAX {
             return Ok(IncomingContent::Memory(Vec::new()));
         }
-        match restorer.create_spill_file(message.id) {
+        match target.create_spill_file(message.id) {
             Ok(file) => Ok(IncomingContent::File(Vec::new(), file)),
             // The message was appended, and is being written.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(IncomingContent::Unused),

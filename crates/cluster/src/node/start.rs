@@ -14,6 +14,7 @@ use std::sync::Arc;
 use mail::{LogLevel, ServerLog};
 use parking_lot::Mutex;
 use spool::{CommitStepConfig, FolderDisk, LaneId, LiveMessage, Spool};
+use tokio::task::AbortHandle;
 use tokio::time::{Duration, sleep};
 
 use super::claim::{claim_own, is_closed, log_wait, newest_epoch, take_up, until_answered};
@@ -25,7 +26,7 @@ use super::sharing::{NodeMessages, NodeSharing};
 use super::{AdmitMessages, ClusterNode, NodeError, NodeParts, NodeShared, RETRY_DELAY, millis_since_1970, watch};
 use crate::lane::ownership::LaneOwnership;
 use crate::thread::ClusterThread;
-use crate::{ClusterConfig, ClusterStep, Connection};
+use crate::{ClusterConfig, ClusterStep, Connection, StreamError};
 
 /// How long closing the spool waits for the servers.
 const CLOSE_WAIT: Duration = Duration::from_secs(5);
@@ -38,6 +39,7 @@ pub struct StartingNode {
     folders: LaneFolders,
     adopted: Vec<AdoptedFolder>,
     sharing: (NodeSharing, NodeMessages),
+    name_keeper: AbortHandle,
     parts: NodeParts,
 }
 
@@ -50,14 +52,16 @@ impl StartingNode {
     pub fn connect(parts: NodeParts) -> Result<StartingNode, NodeError> {
         let thread = ClusterThread::start().map_err(NodeError::Thread)?;
         let folders = LaneFolders::new(parts.lane_folders.clone());
-        let (connection, adopted) = thread.handle().block_on(async {
+        let (connection, name_keeper, adopted) = thread.handle().block_on(async {
             let connection = connect(&parts.config, &*parts.log).await?;
+            let name_keeper = take_name(&connection, &parts).await?;
+            set_up_shared(&connection, &parts).await?;
             let sorting = FolderSorting { connection: &connection, folders: &folders, parts: &parts };
             let adopted = sorting.run().await?;
-            Ok::<_, NodeError>((connection, adopted))
+            Ok::<_, NodeError>((connection, name_keeper, adopted))
         })?;
         let sharing = NodeSharing::new();
-        Ok(StartingNode { thread, connection, step: Arc::default(), folders, adopted, sharing, parts })
+        Ok(StartingNode { thread, connection, step: Arc::default(), folders, adopted, sharing, name_keeper, parts })
     }
 
     /// The step that gives each batch its second copy.
@@ -86,7 +90,7 @@ impl StartingNode {
     ///
     /// An adopted lane cannot be opened, or a lane was lost meanwhile.
     pub fn start(self, spool: &Arc<Spool>, admit: AdmitMessages) -> Result<ClusterNode, NodeError> {
-        let StartingNode { thread, connection, step, folders, adopted, sharing, parts } = self;
+        let StartingNode { thread, connection, step, folders, adopted, sharing, name_keeper, parts } = self;
         let mut live_messages = Vec::new();
         for folder in &adopted {
             reopen(spool, &folder.path, &mut live_messages)?;
@@ -104,6 +108,7 @@ impl StartingNode {
             adopted: Mutex::new(adopted.iter().map(|folder| folder.lane).collect()),
             counters: NodeCounters::default(),
             departures: Default::default(),
+            name_keeper,
             node_messages: Mutex::new(Some(sharing.1)),
             stopping: Default::default(),
         });
@@ -156,6 +161,33 @@ async fn connect(config: &ClusterConfig, log: &dyn ServerLog) -> Result<Connecti
         has_waited = true;
         sleep(RETRY_DELAY).await;
     }
+}
+
+/// Ends the start if another process has the name; answers those that want it from now on.
+async fn take_name(connection: &Connection, parts: &NodeParts) -> Result<AbortHandle, NodeError> {
+    if connection.is_name_taken().await {
+        return Err(NodeError::NameTaken(parts.config.node.clone()));
+    }
+    let keeper = until_answered(&*parts.log, || connection.keep_name()).await;
+    Ok(tokio::spawn(keeper).abort_handle())
+}
+
+/// Makes the streams that all nodes share, and tells which nodes have other settings.
+async fn set_up_shared(connection: &Connection, parts: &NodeParts) -> Result<(), NodeError> {
+    let set_up = async || match connection.set_up_shared().await {
+        Err(StreamError::Unavailable(error)) => Err(error),
+        set_up => Ok(set_up),
+    };
+    for stream in until_answered(&*parts.log, set_up).await? {
+        parts.log.event(LogLevel::Info, "gave a shared stream the settings of this node", &[("stream", &stream)]);
+    }
+    // If they cannot be listed now, `mailrace cluster nodes` shows it later.
+    let nodes = async { connection.nodes().await?.list().await }.await.unwrap_or_default();
+    for (node, _) in nodes.iter().filter(|(_, entry)| entry.configuration != parts.configuration) {
+        let text = "another node has a different configuration; use the same on all nodes";
+        parts.log.event(LogLevel::Warning, text, &[("node", node)]);
+    }
+    Ok(())
 }
 
 /// Sorts the folders on the disks by who owns their lanes.

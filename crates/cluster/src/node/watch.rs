@@ -19,9 +19,10 @@ use tokio::time::sleep;
 use super::adoption::{self, Adoption};
 use super::claim::EndFailure;
 use super::{NodeShared, RETRY_DELAY};
+use crate::LaneStream;
 use crate::clock::boot_time;
-use crate::lane::TailFailure;
 use crate::lane::watcher::{LaneWatcher, WatcherAction};
+use crate::lane::{StreamTail, TailFailure};
 
 /// How often the streams of the cluster are listed.
 const LIST_INTERVAL: Duration = Duration::from_secs(5);
@@ -81,7 +82,7 @@ async fn pass_hints(shared: Arc<NodeShared>) {
 async fn watch_lane(shared: Arc<NodeShared>, lane: LaneId, mut hints: mpsc::Receiver<()>) {
     let stream = shared.connection.lane_stream(lane);
     let mut watcher = LaneWatcher::new(shared.parts.config.lane_times(), boot_time());
-    let mut logged = None;
+    let (mut logged, mut known_epoch) = (None, None);
     // It may be taken over by hand meanwhile.
     while !shared.owns(lane) {
         match watcher.poll_action() {
@@ -89,7 +90,11 @@ async fn watch_lane(shared: Arc<NodeShared>, lane: LaneId, mut hints: mpsc::Rece
                 // It was removed: there is nothing to adopt.
                 Err(TailFailure::NoStream) => break,
                 tail => {
-                    tail.err().into_iter().for_each(|failure| log_unreadable(&shared, lane, failure, &mut logged));
+                    let tail = match tail {
+                        Ok(tail) => with_owner_lease(&stream, tail, &mut watcher, &mut known_epoch).await,
+                        failed => failed,
+                    };
+                    tail.err().into_iter().for_each(|failure| log_failure(&shared, lane, failure.into(), &mut logged));
                     watcher.handle_tail(tail, boot_time());
                 }
             },
@@ -97,10 +102,8 @@ async fn watch_lane(shared: Arc<NodeShared>, lane: LaneId, mut hints: mpsc::Rece
                 sleep(claim_delay(&shared, lane)).await;
                 match adoption::adopt(&shared, &stream, tail).await {
                     Adoption::Done => break,
-                    Adoption::Unknown(EndFailure::Stream(failure)) => {
-                        log_unreadable(&shared, lane, failure, &mut logged);
-                    }
-                    Adoption::Refused | Adoption::Unknown(EndFailure::Disagreement) => {}
+                    Adoption::Unknown(failure) => log_failure(&shared, lane, failure, &mut logged),
+                    Adoption::Refused => {}
                 }
             }
             None => wait(&mut watcher, &mut hints).await,
@@ -109,9 +112,30 @@ async fn watch_lane(shared: Arc<NodeShared>, lane: LaneId, mut hints: mpsc::Rece
     shared.watched.lock().remove(&lane);
 }
 
-/// A lane that this version cannot read waits for a node that can. It is logged once.
-fn log_unreadable(shared: &NodeShared, lane: LaneId, failure: TailFailure, logged: &mut Option<TailFailure>) {
-    if !matches!(failure, TailFailure::Unreadable { .. }) || logged.replace(failure) == Some(failure) {
+/// Passes the lease of the owner to the watcher, before it sees the end of the stream. `known_epoch` is the
+/// epoch whose lease the watcher has.
+async fn with_owner_lease(
+    stream: &LaneStream,
+    tail: StreamTail,
+    watcher: &mut LaneWatcher,
+    known_epoch: &mut Option<u64>,
+) -> Result<StreamTail, TailFailure> {
+    let epoch = tail.record.map(|record| record.epoch);
+    if epoch.is_some()
+        && epoch != *known_epoch
+        && let Some(newest) = stream.newest_epoch().await?
+    {
+        watcher.set_owner_lease(newest.record.lease);
+        *known_epoch = epoch;
+    }
+    Ok(tail)
+}
+
+/// A lane that this version cannot read waits for a node that can, and one without a known owner for an
+/// operator. It is logged once.
+fn log_failure(shared: &NodeShared, lane: LaneId, failure: EndFailure, logged: &mut Option<EndFailure>) {
+    let lasts = matches!(failure, EndFailure::OwnerUnknown(_) | EndFailure::Stream(TailFailure::Unreadable { .. }));
+    if !lasts || logged.replace(failure) == Some(failure) {
         return;
     }
     let text = "cannot watch a lane: if its node fails, another one has to take it over";

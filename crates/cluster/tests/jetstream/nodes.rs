@@ -6,7 +6,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use cluster::{ClusterConfig, ClusterNode, NodeParts, StartingNode};
+use cluster::record::{RecordHeader, RecordKind};
+use cluster::{ClusterConfig, ClusterNode, LaneLostCallback, NodeError, NodeParts, StartingNode};
 use mail::{BodyFlags, EventLog, LogLevel, MailEvent, QueueId, ServerLog};
 use spool::{Disk, FolderDisk, LaneId, LiveMessage, RecipientState, Spool, SpoolEntry, SubmittedBody};
 use tempfile::TempDir;
@@ -55,26 +56,10 @@ impl TestNode {
 
     /// Calls `on_log` with each text that is logged, before it goes on.
     fn start_with(config: ClusterConfig, folder: &Path, on_log: Box<dyn Fn(&str) + Send + Sync>) -> TestNode {
-        static SEED: Mutex<u64> = Mutex::new(0);
-        let random = || {
-            let mut seed = SEED.lock().unwrap();
-            *seed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            *seed
-        };
         let (tell_lost, lost) = channel();
         let tell_lost: Mutex<Sender<LaneId>> = Mutex::new(tell_lost);
-        let parts = NodeParts {
-            config,
-            lane_folders: vec![folder.to_owned()],
-            segment_bytes: SEGMENT_BYTES,
-            close_lanes_after: CLOSE_AFTER,
-            adopts_lanes: true,
-            version: "0".into(),
-            configuration: "0".into(),
-            on_lane_lost: Box::new(move |lane, _| tell_lost.lock().unwrap().send(lane).unwrap_or_default()),
-            random,
-            log: Arc::new(PrintedLog(on_log)),
-        };
+        let on_lane_lost = Box::new(move |lane, _: &str| tell_lost.lock().unwrap().send(lane).unwrap_or_default());
+        let parts = parts(config, folder, on_log, on_lane_lost);
         let starting = StartingNode::connect(parts).unwrap();
         let config = spool::Config {
             segment_bytes: SEGMENT_BYTES,
@@ -151,6 +136,33 @@ impl TestNode {
         let TestNode { spool, node, .. } = self;
         node.stop(false);
         drop(spool);
+    }
+}
+
+fn random() -> u64 {
+    static SEED: Mutex<u64> = Mutex::new(0);
+    let mut seed = SEED.lock().unwrap();
+    *seed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    *seed
+}
+
+fn parts(
+    config: ClusterConfig,
+    folder: &Path,
+    on_log: Box<dyn Fn(&str) + Send + Sync>,
+    on_lane_lost: LaneLostCallback,
+) -> NodeParts {
+    NodeParts {
+        config,
+        lane_folders: vec![folder.to_owned()],
+        segment_bytes: SEGMENT_BYTES,
+        close_lanes_after: CLOSE_AFTER,
+        adopts_lanes: true,
+        version: "0".into(),
+        configuration: "0".into(),
+        on_lane_lost,
+        random,
+        log: Arc::new(PrintedLog(on_log)),
     }
 }
 
@@ -323,6 +335,123 @@ fn outcomes_of_single_recipients_that_the_stream_lacks_are_copied_after_a_start(
     second.end();
 }
 
+/// As servers of version 2.9.10 do that are killed after a purge: mail and the Epoch record are missing.
+#[test]
+fn what_the_servers_have_lost_is_copied_again_by_its_living_owner() {
+    let (runtime, servers) = servers();
+    let home = tempfile::tempdir().unwrap();
+    let path = folder(&home, "first");
+    let first = TestNode::start(servers.config("first"), &path);
+    await_copied(&path, 1);
+    let mut ids = [first.accept(100), first.accept(2_000_000)];
+    ids.sort_unstable();
+    let stream = runtime.block_on(servers.connect("probe")).lane_stream(LaneId::of(ids[0]));
+    let confirmed = first.node.lanes()[0].status.unwrap().confirmed_sequence;
+    runtime.block_on(stream.purge_up_to(confirmed)).unwrap();
+    let owner = || runtime.block_on(stream.newest_epoch()).unwrap().map(|newest| newest.record.node);
+    await_that("a Renew record names the owner", || owner() == Some("first".parse().unwrap()));
+    // Nothing before the repeated Epoch record is needed any more: the mail was copied behind it.
+    await_that("the mail is copied", || {
+        let newest = runtime.block_on(stream.newest_epoch()).unwrap().unwrap();
+        newest.header.kind == RecordKind::Epoch
+            && newest.sequence > confirmed
+            && runtime.block_on(stream.first_sequence()) == Ok(newest.sequence)
+    });
+    first.end();
+    std::fs::remove_dir_all(&path).unwrap();
+    let second = TestNode::start(servers.config("second"), &folder(&home, "second"));
+    assert_eq!(second.await_adopted(2), ids);
+    assert_eq!((second.length(ids[0]), second.length(ids[1])), (106, 2_000_006));
+    second.end();
+}
+
+/// Two nodes would deliver otherwise: the owner, and one that waits for its own shorter lease.
+#[test]
+fn a_lane_is_taken_over_only_when_the_lease_of_its_owner_is_over() {
+    let (_runtime, servers) = servers();
+    let home = tempfile::tempdir().unwrap();
+    let lease = Duration::from_secs(9);
+    let first = TestNode::start(ClusterConfig { lease, ..servers.config("first") }, &folder(&home, "first"));
+    let second = TestNode::start(servers.config("second"), &folder(&home, "second"));
+    let id = first.accept(100);
+    let accepted = Instant::now();
+    first.end();
+    assert_eq!(second.await_adopted(1), [id]);
+    assert!(accepted.elapsed() >= lease, "{:?}", accepted.elapsed());
+    second.end();
+}
+
+/// The outcome is recorded on the disk only, and the message is live in the stream.
+#[test]
+fn a_message_that_the_disk_knows_as_finished_is_not_restored() {
+    let (_runtime, mut servers) = servers();
+    let home = tempfile::tempdir().unwrap();
+    let path = folder(&home, "first");
+    let first = TestNode::start(servers.config("first"), &path);
+    let (id, other) = (first.accept(100), first.accept(200));
+    servers.kill(0);
+    first.finish(id);
+    first.end();
+    servers.resume(0);
+    let first = TestNode::start(servers.config("first"), &path);
+    await_copied(&path, 2);
+    assert_eq!(first.spool.ids(), [other]);
+    first.end();
+    std::fs::remove_dir_all(&path).unwrap();
+    let second = TestNode::start(servers.config("second"), &folder(&home, "second"));
+    assert_eq!(second.await_adopted(1), [other], "it would be delivered twice");
+    second.end();
+}
+
+/// The disk was set back to an earlier time, in the same epoch of its spool: a snapshot, or a cache that
+/// was never written. What it lacks was accepted.
+#[test]
+fn mail_that_the_disk_has_lost_is_restored_from_the_stream() {
+    let (_runtime, servers) = servers();
+    let home = tempfile::tempdir().unwrap();
+    let path = folder(&home, "first");
+    let first = TestNode::start(servers.config("first"), &path);
+    let kept = first.accept(100);
+    let snapshot = snapshot(&path);
+    let (small, large, two) = (first.accept(300), first.accept(2_000_000), first.accept_for_two());
+    first.finish(two);
+    first.end();
+    restore_snapshot(&path, &snapshot);
+
+    let first = TestNode::start(servers.config("first"), &path);
+    assert_eq!(first.recovered, [kept]);
+    await_copied(&path, 2);
+    let mut expected = [kept, small, large, two];
+    expected.sort_unstable();
+    assert_eq!(first.spool.ids(), expected);
+    assert_eq!((first.length(small), first.length(large)), (306, 2_000_006));
+    assert_eq!(first.spool.states(two), [(0, RecipientState::Delivered)]);
+    first.finish(small);
+    first.end();
+
+    // The stream has them still, and once each.
+    std::fs::remove_dir_all(&path).unwrap();
+    let second = TestNode::start(servers.config("second"), &folder(&home, "second"));
+    let expected: Vec<QueueId> = expected.into_iter().filter(|id| *id != small).collect();
+    assert_eq!(second.await_adopted(3), expected);
+    assert_eq!(second.length(large), 2_000_006);
+    second.end();
+}
+
+/// The files of a folder, with their content.
+fn snapshot(path: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let files = std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()).filter(|file| file.is_file());
+    files.map(|file| (file.clone(), std::fs::read(file).unwrap())).collect()
+}
+
+fn restore_snapshot(path: &Path, files: &[(PathBuf, Vec<u8>)]) {
+    std::fs::remove_dir_all(path).unwrap();
+    std::fs::create_dir(path).unwrap();
+    for (file, content) in files {
+        std::fs::write(file, content).unwrap();
+    }
+}
+
 #[test]
 fn a_lane_that_was_taken_over_is_closed_when_its_mail_is_finished_and_stays_closed() {
     let (runtime, servers) = servers();
@@ -368,6 +497,44 @@ fn a_closed_lane_is_not_taken_over_and_its_stream_is_removed() {
     node.end();
 }
 
+/// The servers have lost every record that says whose lane it is: nobody takes it over, and an operator
+/// can end that.
+#[test]
+fn a_lane_without_an_owner_waits_until_it_is_forgotten() {
+    let (runtime, servers) = servers();
+    let home = tempfile::tempdir().unwrap();
+    let lane = LaneId { spool: mail::SpoolId::new(0xbeef), number: 0 };
+    let connection = runtime.block_on(servers.connect("probe"));
+    let header = RecordHeader { kind: RecordKind::Part, epoch: 3, token: 1, batch: 1, part: 0, last: true };
+    runtime.block_on(connection.lane_stream(lane).ensure()).unwrap();
+    runtime.block_on(servers.publish_raw(lane, header.encode(&[])));
+    let node = TestNode::start(servers.config("first"), &folder(&home, "first"));
+    let own = LaneId::of(node.accept(10)).to_string();
+    let forget = |target: &str, force| node.node.forget(target, force).map_err(|error| error.to_string());
+    let refused = forget(&lane.to_string(), false).unwrap_err();
+    assert!(refused.contains("their mail would be lost"), "{refused}");
+    assert!(forget(&own, true).unwrap_err().contains("this node owns"));
+    await_that("its entry is there", || !node.node.nodes().unwrap().is_empty());
+    assert!(forget("first", true).unwrap_err().contains("is alive"));
+    assert_eq!(forget("gone", false), Ok(vec![]));
+    assert_eq!(forget(&lane.to_string(), true), Ok(vec![lane]));
+    assert!(forget(&lane.to_string(), true).unwrap_err().contains("has no stream"));
+    node.end();
+}
+
+/// A copy of a machine, or a name that was given twice.
+#[test]
+fn a_second_process_with_the_name_of_a_node_that_is_alive_does_not_start() {
+    let (_runtime, servers) = servers();
+    let home = tempfile::tempdir().unwrap();
+    let first = TestNode::start(servers.config("first"), &folder(&home, "first"));
+    let parts = parts(servers.config("first"), &folder(&home, "other"), Box::new(|_| {}), Box::new(|_, _| {}));
+    let error = StartingNode::connect(parts).err().unwrap();
+    assert!(matches!(error, NodeError::NameTaken(_)), "{error}");
+    first.end();
+    TestNode::start(servers.config("first"), &folder(&home, "first")).end();
+}
+
 /// Whoever starts beside a later version must be told why a lane waits.
 #[test]
 fn a_lane_whose_records_are_of_a_later_version_is_named_in_the_log() {
@@ -376,7 +543,7 @@ fn a_lane_whose_records_are_of_a_later_version_is_named_in_the_log() {
     let lane = LaneId { spool: mail::SpoolId::new(0xbeef), number: 0 };
     runtime.block_on(async {
         servers.connect("probe").await.lane_stream(lane).ensure().await.unwrap();
-        servers.publish_raw(lane, b"MRL\x02 of a later version").await;
+        servers.publish_raw(lane, b"MRL\x02 of a later version".as_slice()).await;
     });
     let (tell, told) = channel();
     let tell = Mutex::new(tell);

@@ -87,7 +87,7 @@ impl NatsServers {
     }
 
     /// Stores something in the stream of a lane that no node has written.
-    pub(crate) async fn publish_raw(&self, lane: LaneId, bytes: &'static [u8]) {
+    pub(crate) async fn publish_raw(&self, lane: LaneId, bytes: impl Into<bytes::Bytes>) {
         let client = async_nats::connect(format!("127.0.0.1:{}", self.servers[0].port)).await.unwrap();
         let context = async_nats::jetstream::new(client);
         context.publish(format!("mailrace.test.lane.{lane}.log"), bytes.into()).await.unwrap().await.unwrap();

@@ -272,7 +272,7 @@ async fn start_session(
     };
     let mut dialogue = RemoteConnection::new(outbound, client, peer.clone(), is_implicit);
     loop {
-        match dialogue.next_event(None, slow_detector).await {
+        match dialogue.next_event(None, slow_detector, &|| true).await {
             ConnectionEvent::Session(SmtpClientEvent::Ready) => return Ok(dialogue),
             ConnectionEvent::Session(SmtpClientEvent::StartTls) => {
                 let tls_client = tls_client_for(config, peer).await.map_err(|why| {
@@ -290,7 +290,8 @@ async fn start_session(
                 return Err(session_failure(closed, config, peer));
             }
             ConnectionEvent::Session(SmtpClientEvent::Replied { .. } | SmtpClientEvent::Finished(_))
-            | ConnectionEvent::Damaged(_) => {}
+            | ConnectionEvent::Damaged(_)
+            | ConnectionEvent::Withheld => {}
         }
     }
 }

@@ -69,6 +69,8 @@ pub(super) enum ConnectionEvent {
     Session(SmtpClientEvent),
     /// The message cannot be sent; the session is in the middle of it.
     Damaged(BodyError),
+    /// The server waits for the message, which may not be sent now; the session is in the middle of it.
+    Withheld,
 }
 
 /// Reports once per task that the server is slow.
@@ -215,11 +217,13 @@ impl RemoteConnection {
         self.client.dot_stuffing()
     }
 
-    /// Runs the session until an event other than a reply.
+    /// Runs the session until an event other than a reply. `may_send` is asked before the first octet of
+    /// the content is sent.
     pub(super) async fn next_event(
         &mut self,
         mut content: Option<&mut ContentSender>,
         slow_detector: &mut SlowDetector<'_>,
+        may_send: &dyn Fn() -> bool,
     ) -> ConnectionEvent {
         loop {
             while let Some(event) = self.client.poll_event() {
@@ -231,6 +235,10 @@ impl RemoteConnection {
                     }
                     event => return ConnectionEvent::Session(event),
                 }
+            }
+            let begins_content = self.transfer.is_none() && !self.client.output().content.is_empty();
+            if begins_content && !may_send() {
+                return ConnectionEvent::Withheld;
             }
             match (self.poll_io_once(content.as_deref_mut(), slow_detector).await, content.as_deref_mut()) {
                 (SendStep::NotInMemory, Some(content)) => {

@@ -72,7 +72,8 @@ async fn run<T>(pool: Rc<SmtpConnectionPool<T>>, mut task: Box<RemoteTask<T>>) {
         let tell_tls = |peer: &RemotePeer, failure| {
             tls_session(&task, peer, failure).into_iter().for_each(|session| pool.report(RemoteEvent::Tls(session)));
         };
-        let observer = TaskObserver { slow: &tell_slow, tls: &tell_tls };
+        let may_send = || (pool.fence)(task.id);
+        let observer = TaskObserver { slow: &tell_slow, tls: &tell_tls, may_send: &may_send };
         let (end, kept) = TaskRun::new(&task, &pool.rotation, observer).run(reused).await;
         let hop = task.next_hop.clone();
         let ConnectionConfig { messages_per_connection_max, idle_connections_max, idle_time_max, .. } =
@@ -119,12 +120,14 @@ impl TaskEnd {
     }
 }
 
-/// What a task tells before it ends.
+/// What a task tells, and asks, before it ends.
 struct TaskObserver<'a> {
     /// It waits for a reply for a long time.
     slow: &'a dyn Fn(),
     /// How TLS went with a host.
     tls: &'a dyn Fn(&RemotePeer, Option<TlsFailure>),
+    /// Whether its message may be sent.
+    may_send: &'a dyn Fn() -> bool,
 }
 
 /// How TLS went with a host that the domain of the recipients names; None if the operator has named it, or
@@ -159,6 +162,7 @@ struct TaskRun<'a, T> {
     content: ContentSender,
     slow_detector: SlowDetector<'a>,
     tell_tls: &'a dyn Fn(&RemotePeer, Option<TlsFailure>),
+    may_send: &'a dyn Fn() -> bool,
     /// The outcomes of the first recipients of the task.
     outcomes: Vec<Outcome>,
 }
@@ -183,6 +187,7 @@ impl<'a, T> TaskRun<'a, T> {
             content: ContentSender::new(task.body.clone()),
             slow_detector: SlowDetector::new(task.next_hop.config.slow_after, observer.slow),
             tell_tls: observer.tls,
+            may_send: observer.may_send,
             outcomes: Vec::with_capacity(task.recipients.len()),
         }
     }
@@ -255,6 +260,9 @@ impl<'a, T> TaskRun<'a, T> {
     }
 
     async fn run_transaction(&mut self, connection: &mut RemoteConnection, is_fresh: bool) -> TransactionEnd {
+        if !(self.may_send)() {
+            return self.withhold();
+        }
         let transaction = match self.next_transaction(connection).await {
             Ok(transaction) => transaction,
             Err(UnconvertedMessage::Body(error)) => return self.fail_damaged(error),
@@ -280,7 +288,7 @@ impl<'a, T> TaskRun<'a, T> {
         let has_logins = self.task.next_hop.config.logins.is_some();
         let mut verdicts = Vec::new();
         loop {
-            match connection.next_event(Some(&mut self.content), &mut self.slow_detector).await {
+            match connection.next_event(Some(&mut self.content), &mut self.slow_detector, self.may_send).await {
                 ConnectionEvent::Session(SmtpClientEvent::Finished(found)) => verdicts = found,
                 ConnectionEvent::Session(SmtpClientEvent::Ready) => {
                     let facts = SessionFacts { dsn, has_logins, peer: connection.peer() };
@@ -302,6 +310,7 @@ impl<'a, T> TaskRun<'a, T> {
                     SmtpClientEvent::Replied { .. } | SmtpClientEvent::StartTls | SmtpClientEvent::ComputeProof(_),
                 ) => {}
                 ConnectionEvent::Damaged(damaged) => return self.fail_damaged(damaged),
+                ConnectionEvent::Withheld => return self.withhold(),
             }
         }
     }
@@ -321,6 +330,15 @@ impl<'a, T> TaskRun<'a, T> {
         let rest = outcome::outcome(RecipientOutcome::NotSent, facts, Some(closed));
         self.outcomes.resize(self.task.recipients.len(), rest);
         TransactionEnd::Closed(feedback)
+    }
+
+    /// The message may not be sent from here any more. Recipients that have its outcome keep it.
+    fn withhold(&mut self) -> TransactionEnd {
+        let result = match self.outcomes.is_empty() {
+            true => DeliveryResult::Withheld,
+            false => self.fill_outcomes(Outcome::Deferred(local_error_reply("the message is withheld".to_owned()))),
+        };
+        TransactionEnd::Unsent(result, NextHopFeedback::Unknown)
     }
 
     /// The server waits for bytes that will not come: the connection cannot be reused, and the

@@ -20,6 +20,7 @@ use tokio::sync::Notify;
 
 use super::address_rotation::AddressRotation;
 use super::{NextHop, RemoteEvent, RemotePeer, RemoteTask};
+use crate::MessageFence;
 
 /// Next hops without idle connections are kept while there are fewer than this.
 const IDLE_LISTS_MIN: usize = 100;
@@ -35,6 +36,8 @@ struct IdleEntry<T> {
 
 pub(super) struct SmtpConnectionPool<T> {
     on_event: Box<dyn Fn(RemoteEvent<T>)>,
+    /// Which messages may be sent.
+    pub(super) fence: MessageFence,
     /// Which addresses to try next.
     pub(super) rotation: AddressRotation,
     idle: RefCell<IdleConnections<T>>,
@@ -65,9 +68,10 @@ enum IdleCommand<T> {
 pub(super) struct ConnectionGuard<T>(Rc<SmtpConnectionPool<T>>);
 
 impl<T> SmtpConnectionPool<T> {
-    pub(super) fn new(reports: Box<dyn Fn(RemoteEvent<T>)>) -> Self {
+    pub(super) fn new(reports: Box<dyn Fn(RemoteEvent<T>)>, fence: MessageFence) -> Self {
         SmtpConnectionPool {
             on_event: reports,
+            fence,
             rotation: AddressRotation::default(),
             idle: RefCell::default(),
             idle_count: Cell::new(0),

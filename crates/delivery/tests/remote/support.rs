@@ -11,11 +11,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use delivery::DeliveryResult;
 use delivery::remote::{
     ConnectionConfig, NextHop, NextHopAddress, RemoteDelivery, RemoteDeliveryConfig, RemoteEvent, RemoteTask,
     RemoteTaskResult,
 };
+use delivery::{DeliveryResult, MessageFence};
 use mail::{
     Body, BodyFlags, BodyType, ByteSource, ClientInfo, DsnNotify, Envelope, HostTls, Outcome, QueueId, Recipient,
     SpoolId, TlsSession,
@@ -257,8 +257,12 @@ pub(crate) struct TestDelivery {
 
 impl TestDelivery {
     pub(crate) fn new() -> Self {
+        TestDelivery::with_fence(Box::new(|_| true))
+    }
+
+    pub(crate) fn with_fence(fence: MessageFence) -> Self {
         let (sender, reports) = unbounded_channel();
-        let remote = RemoteDelivery::new(move |report| sender.send(report).unwrap());
+        let remote = RemoteDelivery::with_fence(move |report| sender.send(report).unwrap(), fence);
         TestDelivery { remote, reports, tls_sessions: Vec::new() }
     }
 
@@ -399,7 +403,7 @@ impl ByteSource for StoredFile {
 pub(crate) fn outcomes(end: &RemoteTaskResult<u32>) -> &[Outcome] {
     match &end.result {
         DeliveryResult::Outcomes(outcomes) => outcomes,
-        DeliveryResult::Damaged(what) => panic!("{what}"),
+        other => panic!("{other:?}"),
     }
 }
 

@@ -24,6 +24,16 @@ pub enum ClusterCommand {
         /// The lane, as in `mailrace cluster status`
         lane: String,
     },
+    /// Forget a node that never comes back, or a lane that no node can take over
+    ///
+    /// It is refused while the node lives, and while a lane has not been taken over by another node.
+    Forget {
+        /// The name of the node, or the lane
+        target: String,
+        /// Delete the streams of lanes that were not taken over, with the mail that only they have
+        #[arg(long)]
+        force: bool,
+    },
     /// Stop this node, and hand its queue to the others at once
     ///
     /// The server ends as after SIGTERM, but others need not wait until its lease is over.

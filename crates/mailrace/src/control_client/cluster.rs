@@ -25,6 +25,13 @@ pub fn adopt_lane(config: &Config, lane: &str) -> anyhow::Result<()> {
     print([format!("lane {lane} is taken over; its mail follows")])
 }
 
+/// `mailrace cluster forget`.
+pub fn forget_in_cluster(config: &Config, target: &str, force: bool) -> anyhow::Result<()> {
+    let request = ControlRequest::ClusterForget { target: target.to_owned(), force };
+    let lanes = request_text(&config.admin.socket, &request)?;
+    print([format!("{target} is forgotten; lanes given up with their mail: {}", lanes.trim())])
+}
+
 /// `mailrace cluster drain`.
 pub fn drain_node(config: &Config) -> anyhow::Result<()> {
     request_text(&config.admin.socket, &ControlRequest::ClusterDrain).map(drop)

@@ -102,7 +102,12 @@ fn a_copy_has_space_for_a_new_state_of_each_recipient_and_hardly_more() {
     for recipients in [1, 2, 3, 100] {
         let mut head = message(recipients);
         let draft = head.draft().with_body(b"body".to_vec());
-        let mut copy = PendingRecord { draft, index_update: IndexUpdate::Relocate(head.clone()), spilled: None };
+        let mut copy = PendingRecord {
+            draft,
+            index_update: IndexUpdate::Relocate(head.clone()),
+            spilled: None,
+            is_restored: false,
+        };
         let (span_max, head_max) = copy.size_max();
         let waiting = RecipientState::Waiting { attempts: 1, until: Timestamp(1) };
         head.merge((0..recipients as u32).map(|ordinal| (ordinal, waiting)).collect());
@@ -118,7 +123,7 @@ fn a_copy_has_space_for_a_new_state_of_each_recipient_and_hardly_more() {
 fn other_records_do_not_grow() {
     let head = message(3);
     let draft = head.draft().with_body(vec![0; 1001]);
-    let record = PendingRecord { draft, index_update: IndexUpdate::Insert(head), spilled: None };
+    let record = PendingRecord { draft, index_update: IndexUpdate::Insert(head), spilled: None, is_restored: false };
     let expected = (record.draft.span().unwrap(), 4 + record.draft.record.len() as u64);
     assert_eq!(record.size_max(), expected);
 }

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use mail::QueueId;
+use mail::{BodyFlags, QueueId};
 use parking_lot::{Condvar, Mutex};
 use sim::{EIO, OperationKind};
 use spool::{
-    BatchDraft, CommitError, CommitStep, CommitStepConfig, Config, DraftBody, EntryDraft, RecipientState, SpoolEntry,
-    StepAnswer,
+    BatchDraft, CommitError, CommitStep, CommitStepConfig, Config, DraftBody, EntryDraft, LaneId, RecipientState,
+    RestoredMessage, SpoolEntry, StepAnswer, SubmittedBody,
 };
 
 use crate::crash::crash_everywhere;
@@ -334,10 +334,70 @@ fn a_batch_that_cannot_be_synced_fails_although_the_step_succeeds() {
     finish_first_message(&mut harness, &step);
     step.answer_all(Ok(()));
     disk.fail(OperationKind::Sync, 0..1, EIO);
-    assert!(matches!(harness.accept(500, 1), Err(CommitError::Failed(_))));
+    let (refused, ticket) = harness.start_accept(500, 2);
+    assert!(matches!(harness.wait(ticket), Err(CommitError::Failed(_))));
     assert!(events.committed().len() == 1 && harness.spool.ids().is_empty());
+    // The step has it, and would deliver it although the client was told to send it again.
+    let withdrawn = (0..2).map(|ordinal| (ordinal, RecipientState::Withdrawn)).collect();
+    assert_eq!(step.outcomes().last(), Some(&(refused, withdrawn, None)));
     harness.accept(500, 1).unwrap();
     harness.close();
+}
+
+/// The step does not know that the message is finished. If the outcome were freed with its segment, it
+/// would look as if the disk had lost the message.
+#[test]
+fn an_outcome_stays_in_the_log_until_the_step_has_confirmed_it() {
+    let (disk, step) = (sim::Disk::new(SEED), ScriptedStep::default());
+    let settings = || with_step(step.clone(), 1 << 20, config(64 << 10));
+    let mut harness = SpoolHarness::open(&disk, settings()).unwrap();
+    let (id, ticket) = harness.start_accept(500, 1);
+    step.take().1.send(Ok(()));
+    harness.wait(ticket).unwrap();
+    harness.settle(id, &DELIVERED).unwrap();
+    let outcome = step.take().1;
+    step.answer_all(Err("gone".into()));
+    let fill_segments = |harness: &mut SpoolHarness| {
+        for _ in 0..20 {
+            assert_eq!(harness.accept(9000, 1), Err(failed("gone")));
+        }
+    };
+    fill_segments(&mut harness);
+    let is_known_as_finished = |image: &sim::Disk| {
+        let (spool, _) = open(image, settings()).unwrap();
+        let finished = spool.take_finished(LaneId::of(id)).unwrap();
+        close(spool, image);
+        finished.unfinished_states(id, 1, Vec::new()).is_none()
+    };
+    assert!(is_known_as_finished(&disk.crash_harshly(0)));
+    outcome.send(Ok(()));
+    step.answer_all(Ok(()));
+    let last = harness.accept(500, 1).unwrap();
+    harness.settle(last, &DELIVERED).unwrap();
+    harness.wait_until("the outcome stays for ever", |_| !is_known_as_finished(&disk.crash_harshly(0)));
+    harness.close();
+}
+
+#[test]
+fn a_message_that_only_the_step_has_is_restored_without_it() {
+    let (disk, events, step) = (sim::Disk::new(SEED), RecordedEvents::default(), ScriptedStep::default());
+    let settings = with_step(step.clone(), 1 << 20, events.record_from(config(64 << 10)));
+    let (spool, _) = open(&disk, settings).unwrap();
+    let lost = spool.new_id();
+    let message = RestoredMessage {
+        id: lost,
+        envelope: envelope(2),
+        states: vec![DELIVERED[0]],
+        content: SubmittedBody::Memory { prefix: Vec::new(), body: b"lost".to_vec() },
+        flags: BodyFlags::default(),
+    };
+    let (sender, result) = channel();
+    spool.restore(message, Box::new(move |done| sender.send(done).unwrap_or_default()));
+    assert_eq!(result.recv_timeout(WAIT), Ok(Ok(())));
+    assert_eq!((spool.ids(), spool.states(lost)), (vec![lost], DELIVERED.to_vec()));
+    close(spool, &disk);
+    assert_eq!(events.committed(), [(lost, vec![RecipientState::Delivered, RecipientState::NEW])]);
+    assert!(step.outcomes().is_empty() && step.0.state.lock().held.is_empty(), "the step has it already");
 }
 
 /// A step that does not answer must not keep the process from stopping; clients will send the mail
