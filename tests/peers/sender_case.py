@@ -65,6 +65,7 @@ class SenderAuthCase(ServerCase):
     """A server with these settings."""
 
     MODES = {"spf": "observe", "dmarc": "observe", "more": ""}
+    LIMITS = ""
 
     @classmethod
     def setUpClass(cls):
@@ -86,7 +87,7 @@ class SenderAuthCase(ServerCase):
         cls.names.a("mail.good.test", PASSED)
         cls.names.broken.update({"_dmarc.broken.test", "rsa._domainkey.broken.test", "broken.test"})
         extra = SETTINGS.format(servers=cls.names.target, **cls.MODES)
-        cls.server = Mailrace(root, users=["alice", "bob"], networks=[RELAYED], extra=extra)
+        cls.server = Mailrace(root, users=["alice", "bob"], networks=[RELAYED], extra=extra, limits=cls.LIMITS)
         cls.addClassCleanup(cls.server.stop)
         cls.server.start()
 
