@@ -27,15 +27,15 @@ _TRIES = 50
 
 
 class NameServer:
-    """A DNS server, by default on a port of its own; all settings may be changed while it runs."""
+    """A DNS server on a port of its own; all settings may be changed while it runs."""
 
-    def __init__(self, ttl=60, address="127.0.0.1", port=0):
+    def __init__(self, ttl=60):
         self.ttl = ttl
         self.records = collections.defaultdict(list)  # by (name, type)
         self.broken, self.silent, self.signed = set(), set(), set()
         self.asked = []  # (name, type), in order
-        self._datagrams, self._listener = _bound(address, port)
-        self.target = f"{address}:{self._datagrams.getsockname()[1]}"
+        self._datagrams, self._listener = _bound()
+        self.target = "127.0.0.1:%d" % self._datagrams.getsockname()[1]
         threading.Thread(target=self._serve_datagrams, daemon=True).start()
         threading.Thread(target=self._serve_connections, daemon=True).start()
 
@@ -136,10 +136,10 @@ class NameServer:
         return owner + struct.pack("!HHIH", kind, _IN, self.ttl, len(data)) + data
 
 
-def _bound(address, port):
-    """A datagram socket and a listener with the same port; any for 0."""
+def _bound():
+    """A datagram socket and a listener with the same port."""
     for _ in range(_TRIES):
-        listener = socket.create_server((address, port))
+        listener = socket.create_server(("127.0.0.1", 0))
         datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         try:
             datagrams.bind(listener.getsockname())

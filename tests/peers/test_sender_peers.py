@@ -1,7 +1,6 @@
 """Incoming mail held against independent implementations, and hostile mail with a bound.
 
     OpenDKIM     what it signs is valid here
-    OpenDMARC    comes to the same verdicts, from the same results of SPF and DKIM
     dkimpy       made the chains of ARC. RFC 8617 has no vectors with keys, and the suite of its authors has no
                  licence: so the chains are made here, and broken in each way that the RFC names
     hostile      a header of 256 KB whose signatures name 256 fields, and a key of 16,384 bits
@@ -18,15 +17,10 @@ import tempfile
 import time
 import unittest
 
-from harness import await_that
-from name_server import NameServer
-from peers.mailrace import Mailrace
-from peers.milter import Milter
-from sender_case import FAILED, PASSED, SenderAuthCase, dkimpy, message
-from test_filters import section
+from sender_case import SenderAuthCase, dkimpy, message
 
 _PATH = os.environ.get("PATH", "") + ":/usr/sbin"
-_OPENDKIM, _OPENDMARC = (shutil.which(name, path=_PATH) for name in ("opendkim", "opendmarc"))
+_OPENDKIM = shutil.which("opendkim", path=_PATH)
 _SIGNER = """\
 Mode s
 Domain good.test
@@ -40,17 +34,6 @@ Background no
 Syslog no
 RequireSafeKeys no
 Socket inet:1@127.0.0.1
-"""
-# It can only ask port 53 of what /etc/resolv.conf names, so it has a file of its own there.
-_NAMES_ADDRESS = "127.0.0.78"
-_DMARC = """\
-Background false
-Syslog false
-AuthservID opendmarc.test
-TrustedAuthservIDs first.test
-IgnoreHosts {folder}/ignored
-PublicSuffixList {folder}/suffixes
-RejectFailures false
 """
 # The seconds that one message may take on a busy machine, and the memory that it may leave behind.
 _SECONDS_MAX = 30
@@ -83,88 +66,6 @@ class OpenDkim(SenderAuthCase):
                     changed = signed.replace(b"Hello,", b"Howdy,") if body else signed + b"more\r\n"
                     self.assertIn("dkim=fail (the body has changed)", self.results(changed))
             self.assertIn("dkim=fail", self.results(signed.replace(b"a  b", b"a c")))
-
-
-@unittest.skipUnless(_OPENDMARC and os.geteuid() == 0, "opendmarc is not installed, or this is not root")
-class OpenDmarc(SenderAuthCase):
-    """The verdicts of OpenDMARC, as a milter of another server, from the results that this one has found."""
-
-    @classmethod
-    def setUpClass(cls):
-        super().setUpClass()
-        at = pathlib.Path(cls.folder.name) / "opendmarc"
-        at.mkdir()
-        names = NameServer(address=_NAMES_ADDRESS, port=53)
-        cls.addClassCleanup(names.stop)
-        names.records = cls.names.records
-        (at / "resolv.conf").write_text(f"nameserver {_NAMES_ADDRESS}\n")
-        (at / "ignored").write_text("192.0.2.1\n")
-        (at / "suffixes").write_text("test\n")
-        milter = Milter("opendmarc", (), _DMARC.format(folder=at))
-        (at / "conf").write_text(milter.configuration())
-        mounted = f"mount --bind {at}/resolv.conf /etc/resolv.conf && exec {_OPENDMARC} -f -c {at}/conf"
-        with (at / "log").open("w") as log:
-            process = subprocess.Popen(["unshare", "--mount", "sh", "-c", mounted], stdout=log, stderr=log)
-        cls.addClassCleanup(process.wait, 20)
-        cls.addClassCleanup(process.terminate)
-        cls.other = Mailrace(at, users=["alice"], networks=[], extra=section(milter.port))
-        cls.addClassCleanup(cls.other.stop)
-        cls.other.start()
-
-    def theirs(self, results, content, session):
-        """What OpenDMARC says about the message, if these are the results of SPF and DKIM."""
-        ours, self.server = self.server, self.other
-        try:
-            await_that(lambda: self.send(content, **session).code == 250, "OpenDMARC to listen", self.server)
-            stored = self.stored(plain_results(results, session["sender"]) + content, **session)
-        finally:
-            self.server = ours
-        return re.search(r"opendmarc\.test; dmarc=(\w+)", stored)[1]
-
-    def test_it_comes_to_the_same_verdicts(self):
-        policies = {
-            "relaxed.test": "p=reject",
-            "tight.test": "p=quarantine; adkim=s; aspf=s",
-            "parent.test": "p=none; sp=reject",
-            "none.test": "p=none",
-            "own.parent.test": "p=quarantine",
-        }
-        for domain, policy in policies.items():
-            self.names.txt(f"_dmarc.{domain}", f"v=DMARC1; {policy}")
-        authors = [*policies, "a.relaxed.test", "a.tight.test", "a.parent.test", "unknown.test"]
-        for domain in authors:
-            self.names.txt(domain, f"v=spf1 ip4:{PASSED} -all")
-            self.names.txt(f"rsa._domainkey.{domain}", self.keys.rsa_record)
-        found = set()
-        for author, sender, signer, source in (
-            *((author, author, None, source) for author in authors for source in (PASSED, FAILED)),
-            *((author, "unknown.test", author, FAILED) for author in authors),
-            ("relaxed.test", "a.relaxed.test", None, PASSED),
-            ("a.relaxed.test", "relaxed.test", None, PASSED),
-            ("relaxed.test", "unknown.test", "a.relaxed.test", FAILED),
-            ("a.relaxed.test", "unknown.test", "relaxed.test", PASSED),
-            ("tight.test", "a.tight.test", None, PASSED),
-            ("tight.test", "unknown.test", "a.tight.test", PASSED),
-            ("tight.test", "tight.test", "unknown.test", FAILED),
-            ("relaxed.test", "unknown.test", "unknown.test", PASSED),
-        ):
-            content = message(f"ann@{author}", subject=f"{author} {sender} {signer} {source}")
-            if signer:
-                content = dkimpy(content, "dkim", "rsa", signer, self.keys.rsa, "rsa-sha256")
-            session = {"sender": f"ann@{sender}", "source": source}
-            results = self.results(content, **session)
-            ours = re.search(r"dmarc=(\w+)", results)[1]
-            found.add(ours)
-            with self.subTest(author=author, sender=sender, signer=signer, source=source):
-                self.assertEqual(ours, self.theirs(results, content, session), results)
-        self.assertEqual(found, {"pass", "fail", "none"})
-
-
-def plain_results(results, sender):
-    """The results of SPF and DKIM in the form that OpenDMARC reads: one of each, and the whole sender."""
-    spf = re.search(r"spf=(\w+) smtp\.mailfrom=", results)[1]
-    dkim = re.search(r"dkim=\w+(?: header\.d=[^ ;]+)?", results)[0]
-    return f"Authentication-Results: first.test; spf={spf} smtp.mailfrom={sender}; {dkim}\r\n".encode()
 
 
 class Chains(SenderAuthCase):
