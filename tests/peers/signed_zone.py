@@ -5,6 +5,7 @@ validates.
 import hashlib
 import shutil
 import socket
+import ssl
 import struct
 import subprocess
 
@@ -48,11 +49,13 @@ class Authority:
         folder.mkdir()
         self.file = folder / "ca.pem"
         self._openssl("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout",
-                      folder / "ca.key", "-out", self.file, "-subj", "/CN=test authority", "-days", "3")  # fmt: skip
+                      folder / "ca.key", "-out", self.file, "-subj", f"/CN=authority {folder.name}", "-days", "3")  # fmt: skip
 
     def issue(self, name):
-        """The key and the certificate for this name, in one file."""
+        """The key and the certificate for this name, in one file; always the same."""
         both = self.folder / f"{name}.pem"
+        if both.exists():
+            return both
         request, certificate, key = (self.folder / f"{name}.{end}" for end in ("csr", "crt", "key"))
         self._openssl("req", "-new", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", key,
                       "-out", request, "-subj", "/CN=x", "-addext", f"subjectAltName=DNS:{name}")  # fmt: skip
@@ -60,6 +63,12 @@ class Authority:
                       "-copy_extensions", "copy", "-out", certificate)  # fmt: skip
         both.write_text(key.read_text() + certificate.read_text())
         return both
+
+    def context(self, name):
+        """What a TLS server needs that has a certificate for this name."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self.issue(name))
+        return context
 
     def key_digest(self, both):
         """The SHA-256 digest of the public key, as in a TLSA record 3 1 1."""

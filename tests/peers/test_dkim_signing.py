@@ -15,6 +15,7 @@ import shutil
 import smtplib
 import subprocess
 import tempfile
+import time
 import unittest
 
 import dkim_verifier
@@ -145,6 +146,23 @@ class Signed(SigningCase):
         self.assert_signed(content, algorithms=("ed25519", "rsa"))
         parsed = email.message_from_bytes(content)
         self.assertEqual(parsed.get_payload(decode=True).decode(), "Gr\u00fc\u00dfe \r\n.\u00e4\r\n")
+
+    def test_deep_nesting_costs_little_and_is_signed_as_it_is_beyond_a_hundred_levels(self):
+        server = self.serving()
+        for count, (depth, is_converted) in enumerate(((90, True), (110, False), (20_000, False)), 1):
+            kind, body = b"text/plain; charset=utf-8", "Gr\u00fc\u00dfe\r\n".encode()
+            nested = b'--_%d_\r\nContent-Type: multipart/mixed; boundary="_%d_"\r\n\r\n'
+            opened = [nested % (level, level + 1) for level in range(depth)]
+            closed = [b"\r\n--_%d_--\r\n" % level for level in range(depth, -1, -1)]
+            body = b"".join([*opened, b"--_%d_\r\nContent-Type: %b\r\n\r\n%b" % (depth, kind, body), *closed])
+            text = message(more=b"Content-Transfer-Encoding: 8bit\r\n", body=body)
+            text = text.replace(b"text/plain\r\n", b'multipart/mixed; boundary="_0_"\r\n', 1)
+            began = time.monotonic()
+            self.send(server, OUTSIDE, message=text, mail="BODY=8BITMIME")
+            content = self.sent(server, count)
+            self.assertLess(time.monotonic() - began, 10)
+            self.assertEqual(content.isascii(), is_converted, depth)
+            self.assert_signed(content, algorithms=("ed25519", "rsa"))
 
     def test_what_is_added_or_changed_later_breaks_the_signature(self):
         server = self.serving()

@@ -5,16 +5,15 @@ hosts for what these do not do: tokens, refusals, and relays that someone has ta
 import base64
 import os
 import pathlib
-import shutil
 import subprocess
 import unittest
 
-import hosts
 from harness import await_that, folder
 from hosts import EXTENSIONS
 from outbound import OutboundCase, await_event, mail_events
 from peers import postfix
 from peers.dovecot import PASSWORD, Dovecot
+from signed_zone import Authority
 from test_outbound import routed
 
 _LOGIN = """
@@ -31,25 +30,7 @@ transport = "relay"
 _RETRY = 'first = "1s", jitter = 0.0'
 _NAME = "relay.bench.test"
 _NOBODY = 65534
-
-
-def authority(at):
-    """A server context of _NAME; `authority.pem` vouches for it, and `server.pem` and `server.key` are its files."""
-    extensions = at / "extensions"
-    extensions.write_text(f"subjectAltName=DNS:{_NAME}\nbasicConstraints=critical,CA:FALSE\n")
-    new = ["openssl", "req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "30"]
-    sign = ["openssl", "x509", "-req", "-days", "30", "-CAcreateserial", "-extfile", extensions]
-    for argv in (
-        [*new, "-x509", "-subj", "/CN=authority", "-keyout", at / "authority.key", "-out", at / "authority.pem"],
-        [*new, "-subj", f"/CN={_NAME}", "-keyout", at / "server.key", "-out", at / "server.csr"],
-        [*sign, "-in", at / "server.csr", "-CA", at / "authority.pem", "-CAkey", at / "authority.key", "-out",
-         at / "server.pem"],
-    ):  # fmt: skip
-        subprocess.run(argv, check=True, capture_output=True, timeout=60)
-    (at / "server.key").chmod(0o644)
-    context = hosts.ssl.SSLContext(hosts.ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(at / "server.pem", at / "server.key")
-    return context
+_SUBMISSIONS = "127.0.0.88:465"
 
 
 def encoded(text):
@@ -59,9 +40,13 @@ def encoded(text):
 class LoginCase(OutboundCase):
     def setUp(self):
         super().setUp()
-        self.tls = authority(self.folder)
-        self.verified = f'tls = "verified"\ntls_names = ["{_NAME}"]\ntls_ca_file = "{self.folder}/authority.pem"'
+        self.trust(Authority(self.folder / "ca"))
         self.password = self.secret("password", PASSWORD)
+
+    def trust(self, authority):
+        """Makes it the one that vouches for _NAME."""
+        self.authority = authority
+        self.verified = f'tls = "verified"\ntls_names = ["{_NAME}"]\ntls_ca_file = "{authority.file}"'
 
     def secret(self, name, text):
         """A file with a secret that the server's user can read; it replaces the one before."""
@@ -89,8 +74,8 @@ class PostfixWithDovecot(LoginCase):
         made = folder()
         cls.addClassCleanup(made.cleanup)
         at = pathlib.Path(made.name)
-        cls.at = at
-        authority(at)
+        cls.relay_authority = Authority(at / "ca")
+        certificate = cls.relay_authority.issue(_NAME)
         sasl = at / "sasl"
         service = f"auth_mechanisms = plain login scram-sha-256\nservice auth {{\n  unix_listener {sasl} {{\n    mode = 0666\n  }}\n}}\n"
         owner = at / "owner"  # Dovecot does not run as root
@@ -101,8 +86,8 @@ class PostfixWithDovecot(LoginCase):
         dovecot.start()
         lines = [
             "smtpd_sasl_auth_enable = yes", "smtpd_sasl_type = dovecot", f"smtpd_sasl_path = {sasl}",
-            "smtpd_tls_security_level = may", "smtpd_tls_auth_only = yes", f"smtpd_tls_cert_file = {at}/server.pem",
-            f"smtpd_tls_key_file = {at}/server.key", "mynetworks = 127.0.0.2/32",
+            "smtpd_tls_security_level = may", "smtpd_tls_auth_only = yes", f"smtpd_tls_chain_files = {certificate}",
+            "mynetworks = 127.0.0.2/32",
             "smtpd_relay_restrictions = permit_sasl_authenticated, reject",
             "smtpd_data_restrictions = check_client_access static:HOLD",
         ]  # fmt: skip
@@ -112,7 +97,7 @@ class PostfixWithDovecot(LoginCase):
 
     def setUp(self):
         super().setUp()
-        shutil.copy(self.at / "authority.pem", self.folder / "authority.pem")
+        self.trust(self.relay_authority)
         self.hop = f"[127.0.0.1]:{self.relay.port}"
 
     def test_each_mechanism_logs_in(self):
@@ -153,7 +138,8 @@ class ScriptedRelays(LoginCase):
     def relay(self, *mechanisms, tls=True, script=None):
         extensions = [*EXTENSIONS, f"AUTH {' '.join(mechanisms)}"] if mechanisms else EXTENSIONS
         script = {"AUTH": "235 2.7.0 welcome"} | (script or {})
-        return self.host(extensions=extensions, tls=self.tls if tls else None, script=script)
+        context = self.authority.context(_NAME) if tls else None
+        return self.host(extensions=extensions, tls=context, script=script)
 
     def hop(self, host):
         return f"[127.0.0.1]:{host.port}"
@@ -243,13 +229,14 @@ class ScriptedRelays(LoginCase):
 class OurOwnSubmission(LoginCase):
     """Two of our servers: one relays through the other's submission listeners."""
 
-    def submission(self):
-        chain, key = self.folder / "server.pem", self.folder / "server.key"
+    def submission(self, implicit="127.0.0.1:0"):
+        certificate = self.authority.issue(_NAME)
         listeners = "".join(
-            f'\n[[listener]]\nprotocol = "submission"\naddress = "127.0.0.1:0"\ntls = "{tls}"\n' for tls in ("required", "implicit")
+            f'\n[[listener]]\nprotocol = "submission"\naddress = "{address}"\ntls = "{tls}"\n'
+            for tls, address in (("required", "127.0.0.1:0"), ("implicit", implicit))
         )
         extra = (
-            f'{listeners}\n[[certificate]]\nchain = "{chain}"\nkey = "{key}"\n'
+            f'{listeners}\n[[certificate]]\nchain = "{certificate}"\nkey = "{certificate}"\n'
             '\n[[table]]\nname = "submitters"\ntype = "static"\nvalues = ["{PLAIN}secret"]\n'
             '\n[auth]\npasswords = "submitters"\nmechanisms = ["PLAIN", "LOGIN", "SCRAM-SHA-256"]\n'
         )
@@ -270,6 +257,17 @@ class OurOwnSubmission(LoginCase):
                 await_event(server, "delivered", to="<carol@one.test>")
                 count += 1
                 await_that(lambda: len(mail_events(relay, "received")) == count, f"{count} messages", relay)
+
+    @unittest.skipUnless(os.geteuid() == 0, "port 465 needs root")
+    def test_port_465_alone_selects_implicit_tls(self):
+        relay, (_, implicit) = self.submission(_SUBMISSIONS)
+        self.assertEqual(implicit, 465)
+        for count, extra in enumerate(("", "implicit_tls = true"), 1):
+            hop = "[{}]:{}".format(*_SUBMISSIONS.split(":"))
+            server = self.relaying(hop, self.as_user("alice@bench.test"), f"{self.verified}\n{extra}")
+            self.send(server, "carol@one.test")
+            await_event(server, "delivered", to="<carol@one.test>")
+            await_that(lambda: len(mail_events(relay, "received")) == count, f"{count} messages", relay)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Reports to the owners of other domains: DMARC aggregate reports about mail that came in, and SMTP TLS
-reports about hosts to which mail went. They are sent by a command, and read as their recipients read
-them: from the mailbox, by Python's parsers for messages, gzip, XML and JSON.
+reports about hosts to which mail went, with and without policies. They are sent by a command, and read as
+their recipients read them: from the mailbox, by Python's parsers for messages, gzip, XML and JSON. And what
+becomes of reports that bounce.
 """
 
 import datetime
@@ -8,15 +9,20 @@ import email
 import email.policy
 import gzip
 import json
+import os
 import pathlib
 import subprocess
 import unittest
+import unittest.mock
 import xml.etree.ElementTree
 
 from harness import Client, ServerCase, await_that, folder, mail_files
-from name_server import NameServer
+from name_server import MX, TXT, A, NameServer
 from outbound import OutboundCase, await_event, mail_events, metrics, send
 from peers.mailrace import Mailrace
+from peers.smtp import free_port
+from policy_host import POLICY, POLICY_ADDRESS, PolicyHost
+from signed_zone import Authority
 
 PASSED, FAILED = "127.0.0.21", "127.0.0.22"  # clients, by SPF of the domains
 SETTINGS = """
@@ -236,15 +242,27 @@ class DmarcReports(ServerCase):
             reports(self.server, "send", "nobody.test")
 
 
-class TlsReports(OutboundCase):
-    def test_a_host_without_tls_is_reported(self):
-        names = self.names()
-        host = self.host("127.0.0.61")
-        names.domain("dest.test", host.address)
-        names.txt("_smtp._tls.dest.test", "v=TLSRPTv1; rua=mailto:alice@bench.test")
-        server = self.start(names=names, smtp=f"port = {host.port}", extra="[reports]\ntls = true\n")
-        send(server, "bob@dest.test")
-        await_event(server, "delivered", to="<bob@dest.test>")
+class TlsReportCase(OutboundCase):
+    """Mail to dest.test, whose owner wants reports at alice@bench.test or where `reports_to` says."""
+
+    def setUp(self):
+        super().setUp()
+        self.zone = self.names()
+        self.zone.txt("_smtp._tls.dest.test", "v=TLSRPTv1; rua=mailto:alice@bench.test")
+
+    def reporting(self, host, smtp="", dns="", **settings):
+        """A server whose mail to dest.test goes to this host."""
+        self.zone.domain("dest.test", host.address)
+        extra = f"{dns}\n[reports]\ntls = true\n"
+        return self.start(names=self.zone, smtp=f"port = {host.port}\n{smtp}", extra=extra, **settings)
+
+    def forget_hosts(self):
+        """Takes the hosts of dest.test out of the DNS."""
+        self.zone.records.pop(("dest.test", MX))
+        self.zone.records.pop(("mx1.dest.test", A))
+
+    def policies(self, server):
+        """The entries of the report that is sent now, by the type of their policy."""
         (sent,) = reports(server, "send", "dest.test")
         self.assertEqual((sent["kind"], sent["result"], sent["to"]), ("tls", "sent", "alice@bench.test"))
         message, file, text = received_report(self, server, "alice", "Report Domain: dest.test")
@@ -252,17 +270,216 @@ class TlsReports(OutboundCase):
         self.assertEqual(file.get_content_type(), "application/tlsrpt+gzip")
         report = json.loads(text)
         self.assertEqual(report["organization-name"], "mx.bench.test")
-        (policy,) = report["policies"]
-        self.assertEqual(
-            policy["policy"],
-            {"policy-type": "no-policy-found", "policy-domain": "dest.test", "mx-host": ["mx1.dest.test"]},
-        )
-        summary = {"total-successful-session-count": 0, "total-failure-session-count": 1}
-        self.assertEqual(policy["summary"], summary)
-        (failure,) = policy["failure-details"]
-        self.assertEqual(failure["result-type"], "starttls-not-supported")
+        self.assertEqual({entry["policy"]["policy-domain"] for entry in report["policies"]}, {"dest.test"})
+        return {entry["policy"]["policy-type"]: entry for entry in report["policies"]}
+
+    def assert_counts(self, entry, successes, failures):
+        """The sessions in an entry, and how often each failure is in it, by type and reason."""
+        self.assertEqual(entry["summary"]["total-successful-session-count"], successes)
+        self.assertEqual(entry["summary"]["total-failure-session-count"], sum(failures.values()))
+        details = entry.get("failure-details", [])
+        found = {(it["result-type"], it.get("failure-reason-code")): it["failed-session-count"] for it in details}
+        self.assertEqual(found, failures)
+
+    def deliver(self, server, *users):
+        """Sends a message to each of these, and waits until it is there."""
+        for user in users:
+            send(server, f"{user}@dest.test")
+            await_event(server, "delivered", to=f"<{user}@dest.test>")
+
+    def wait(self, server, user="bob"):
+        """Sends a message, and waits until it is deferred by a policy."""
+        send(server, f"{user}@dest.test")
+        self.assertIn(" 4.7.5 ", await_event(server, "deferred", to=f"<{user}@dest.test>").reason)
+
+
+class TlsReports(TlsReportCase):
+    def test_a_host_without_tls_is_reported(self):
+        host = self.host("127.0.0.61")
+        server = self.reporting(host)
+        self.deliver(server, "bob")
+        entry = self.policies(server)["no-policy-found"]
+        self.assertEqual(entry["policy"]["mx-host"], ["mx1.dest.test"])
+        self.assertNotIn("policy-string", entry["policy"])
+        self.assert_counts(entry, 0, {("starttls-not-supported", None): 1})
+        (failure,) = entry["failure-details"]
         self.assertEqual((failure["receiving-mx-hostname"], failure["receiving-ip"]), ("mx1.dest.test", host.address))
 
+    def test_a_transport_without_tls_says_nothing_about_its_hosts(self):
+        server = self.reporting(self.host("127.0.0.61"), 'tls = "never"')
+        self.deliver(server, "bob")
+        self.assertEqual(reports(server, "show"), [])
+
+    def test_tlsa_records_that_are_met_not_met_unusable_and_out_of_reach(self):
+        authority = Authority(self.folder / "ca")
+        met = (3, 1, 1, authority.key_digest(authority.issue("mx1.dest.test")))
+        strings = [f"3 1 1 {digest.hex()}" for digest in (met[3], bytes(32))]
+        for case, record, proof, expected, policy in (
+            ("met", met, "dane", {}, strings[:1]),
+            ("not-met", (3, 1, 1, bytes(32)), None, {("validation-failure", None): 1}, strings[1:]),
+            ("unusable", (0, 1, 1, met[3]), "encrypted", {("tlsa-invalid", None): 1}, None),
+            ("broken", met, None, {("dnssec-invalid", None): 1}, None),
+        ):
+            with self.subTest(case):
+                host = self.host("127.0.0.61", tls=authority.context("mx1.dest.test"))
+                name = f"_{host.port}._tcp.mx1.dest.test"
+                self.zone.signed |= {"dest.test", "mx1.dest.test", name}
+                self.zone.tlsa(name, *record)
+                self.zone.broken |= {name} if case == "broken" else set()
+                settings = {"dns": "validating = true", "retry": 'first = "1h", jitter = 0.0', "place": case}
+                server = self.reporting(host, **settings)
+                if proof:
+                    self.deliver(server, "bob")
+                    self.assertEqual(mail_events(server, "delivered")[0].tls, proof)
+                else:
+                    self.wait(server)
+                    await_that(lambda: reports(server, "show"), "the count", server)
+                entries = self.policies(server)
+                self.assertEqual(list(entries), ["tlsa"])
+                self.assertEqual(entries["tlsa"]["policy"].get("policy-string"), policy)
+                self.assert_counts(entries["tlsa"], 0 if expected else 1, expected)
+                self.forget_hosts()
+
+
+@unittest.skipUnless(os.geteuid() == 0, "port 443 of the policy host needs root")
+class StsReports(TlsReportCase):
+    """Reports about domains with an MTA-STS policy."""
+
+    def setUp(self):
+        super().setUp()
+        self.authority = Authority(self.folder / "ca")
+        trusted = unittest.mock.patch.dict(os.environ, {"SSL_CERT_FILE": str(self.authority.file)})
+        trusted.start()
+        self.addCleanup(trusted.stop)
+
+    def tls_host(self, name="mx1.dest.test", authority=None):
+        """A host with a certificate for this name."""
+        return self.host("127.0.0.61", tls=(authority or self.authority).context(name))
+
+    def publish(self, mode, mx, authority=None):
+        """Publishes a policy."""
+        self.zone.txt("_mta-sts.dest.test", "v=STSv1; id=1;")
+        self.zone.a("mta-sts.dest.test", POLICY_ADDRESS)
+        certificate = (authority or self.authority).issue("mta-sts.dest.test")
+        return self.ending(PolicyHost(certificate, POLICY.format(mode, mx)))
+
+    def lines(self, mode, mx):
+        """The policy as a report shows it."""
+        return ["version: STSv1", f"mode: {mode}", f"mx: {mx}", "max_age: 86400"]
+
+    def test_a_policy_that_is_met(self):
+        for mode in ("enforce", "testing"):
+            with self.subTest(mode):
+                host = self.publish(mode, "*.dest.test")
+                server = self.reporting(self.tls_host(), place=mode)
+                self.deliver(server, "bob")
+                entries = self.policies(server)
+                self.assertEqual(list(entries), ["sts"])
+                policy = entries["sts"]["policy"]
+                self.assertEqual(policy["policy-string"], self.lines(mode, "*.dest.test"))
+                self.assertEqual(policy["mx-host"], ["*.dest.test"])
+                self.assert_counts(entries["sts"], 1, {})
+                self.reset(host)
+
+    def reset(self, host):
+        """Ends the policy host and forgets the hosts of the domain, for the next ones."""
+        host.stop()
+        self._others.remove(host)
+        self.zone.records.pop(("_mta-sts.dest.test", TXT))
+        self.zone.records.pop(("mta-sts.dest.test", A))
+        self.forget_hosts()
+
+    def test_testing_reports_what_enforce_would_refuse_and_delivers_all_the_same(self):
+        stranger = Authority(self.folder / "stranger")
+        not_named = ("validation-failure", "mx-host-not-in-policy")
+        for case, mx, make, expected in (
+            ("not-named", "mx.elsewhere.test", self.tls_host, not_named),
+            ("clear", "*.dest.test", lambda: self.host("127.0.0.61"), ("starttls-not-supported", None)),
+            ("untrusted", "*.dest.test", lambda: self.tls_host(authority=stranger), ("certificate-not-trusted", None)),
+            ("other-name", "*.dest.test", lambda: self.tls_host("x.test"), ("certificate-host-mismatch", None)),
+        ):
+            with self.subTest(case):
+                host = self.publish("testing", mx)
+                server = self.reporting(make(), place=case)
+                self.deliver(server, "bob")
+                entries = self.policies(server)
+                self.assertEqual(list(entries), ["sts"])
+                self.assertEqual(entries["sts"]["policy"]["policy-string"], self.lines("testing", mx))
+                self.assert_counts(entries["sts"], 0, {expected: 1})
+                (failure,) = entries["sts"]["failure-details"]
+                self.assertEqual(failure["receiving-mx-hostname"], "mx1.dest.test")
+                self.reset(host)
+
+    def test_a_host_that_an_enforced_policy_does_not_name_is_reported_although_there_is_no_session(self):
+        self.publish("enforce", "mx.elsewhere.test")
+        server = self.reporting(self.tls_host(), retry='first = "1h", jitter = 0.0')
+        self.wait(server)
+        await_that(lambda: reports(server, "show"), "the count", server)
+        entries = self.policies(server)
+        self.assertEqual(entries["sts"]["policy"]["mx-host"], ["mx.elsewhere.test"])
+        self.assert_counts(entries["sts"], 0, {("validation-failure", "mx-host-not-in-policy"): 1})
+        (failure,) = entries["sts"]["failure-details"]
+        self.assertEqual(failure["receiving-mx-hostname"], "mx1.dest.test")
+        self.assertNotIn("receiving-ip", failure)
+
+    def test_a_policy_that_cannot_be_fetched_is_reported_beside_the_session(self):
+        stranger = Authority(self.folder / "stranger")
+        for case, status, text, authority, expected in (
+            ("absent", 404, None, None, "sts-policy-fetch-error"),
+            ("invalid", 200, "no policy", None, "sts-policy-invalid"),
+            ("untrusted", 200, None, stranger, "sts-webpki-invalid"),
+        ):
+            with self.subTest(case):
+                host = self.publish("enforce", "*.dest.test", authority)
+                host.status, host.policy = status, text or host.policy
+                server = self.reporting(self.tls_host(), place=case)
+                self.deliver(server, "bob")
+                entries = self.policies(server)
+                self.assert_counts(entries["no-policy-found"], 1, {})
+                (failure,) = entries["sts"]["failure-details"]
+                self.assertEqual((failure["result-type"], failure["failed-session-count"]), (expected, 1))
+                self.assertTrue(failure["failure-reason-code"])
+                self.assertNotIn("receiving-mx-hostname", failure)
+                self.assertNotIn("policy-string", entries["sts"]["policy"])
+                self.reset(host)
+
+
+class UndeliverableReports(TlsReportCase):
+    """Reports have the null sender, and nobody is told of their fate."""
+
+    def assert_vanishes(self, server, event):
+        """The report ends with this event, and leaves nothing: no notice, no message, no count."""
+        await_event(server, event, to="<reports@far.test>")
+        await_that(lambda: metrics(server)["mailrace_queue_messages"] == 0, "an empty queue", server)
+        received = mail_events(server, "received")
+        self.assertEqual([mail.protocol for mail in received].count("report"), 1, received)
+        self.assertEqual(len(received), 2, received)
+        self.assertEqual(reports(server, "show"), [])
+        for user in ("alice", "postmaster"):
+            self.assertEqual(mail_files(server.maildir(user, "bench.test") / "new"), [])
+
+    def send_report(self, far, **settings):
+        """Has a report about dest.test sent to a host; returns the server."""
+        self.zone.replace_txt("_smtp._tls.dest.test", "v=TLSRPTv1; rua=mailto:reports@far.test")
+        self.zone.domain("far.test", far)
+        self.zone.txt("_smtp._tls.far.test", "v=TLSRPTv1; rua=mailto:alice@bench.test")
+        server = self.reporting(self.host("127.0.0.61", self.port), **settings)
+        self.deliver(server, "bob")
+        self.assertEqual([sent["result"] for sent in reports(server, "send", "dest.test")], ["sent"])
+        return server
+
+    def test_a_report_that_is_refused_vanishes(self):
+        far = self.host("127.0.0.62", script={"RCPT": "550 5.1.1 nobody"})
+        self.port = far.port
+        server = self.send_report(far.address)
+        self.assert_vanishes(server, "bounced")
+        self.assertEqual(len(far.sessions), 1)
+
+    def test_a_report_that_cannot_be_delivered_vanishes_after_its_lifetime(self):
+        self.port = free_port()
+        retry = 'first = "1s", factor = 1.0, jitter = 0.0, lifetime = "3s"'
+        server = self.send_report("127.0.0.63", retry=retry)
+        self.assert_vanishes(server, "bounced")
 
 if __name__ == "__main__":
     unittest.main()

@@ -1,7 +1,7 @@
 """Senders of forwarded mail (SRS), between two servers and with scripted hosts.
 
     forwarded   mail of strangers that an alias sends to another domain; all else keeps its sender
-    returned    bounces of the next host, and of a further forwarder, to the original sender
+    returned    bounces of the next host, and of a further forwarder (also Mail::SRS), to the original sender
     refused     forged, changed and expired addresses, and any mail that is not a bounce
     operated    explain, check, metrics, secrets replaced by a reload
 """
@@ -25,6 +25,11 @@ ALIASES = """
 /^away@bench\\.test$/ bob@far.test
 /^both@bench\\.test$/ alice@bench.test, bob@far.test, carol@far.test
 """
+
+
+def has_mail_srs():
+    """Whether there is an independent implementation."""
+    return subprocess.run(["perl", "-MMail::SRS", "-e", "1"], capture_output=True).returncode == 0
 
 
 def made_by(secret, sender, days_ago=0):
@@ -187,6 +192,44 @@ class Returned(SrsCase):
         self.send(server, made_by(SECRET, "carol@home.test").upper(), sender="")
         (bounce,) = self.await_messages(self.home, 1, server)
         self.assertEqual([path(to) for to in bounce.recipients], ["CAROL@home.test"])
+
+
+@unittest.skipUnless(has_mail_srs(), "Mail::SRS is not installed")
+class WithMailSrs(SrsCase):
+    """Between this server and a forwarder that rewrites with Mail::SRS. Its codes are others than ours, as those of any
+    two forwarders are: neither reads the other's, and each finds its own again behind them.
+    """
+
+    def perl(self, action, *words):
+        """What Mail::SRS makes of an address."""
+        program = f'print Mail::SRS->new(Secret => ["its own secret"])->{action}(@ARGV)'
+        argv = ["perl", "-MMail::SRS", "-e", program, *words]
+        return subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60).stdout
+
+    def returned_to(self, server, address):
+        """Where a bounce to this address goes."""
+        before = len(self.home.accepted)
+        self.send(server, address, sender="")
+        (to,) = self.await_messages(self.home, before + 1, server)[-1].recipients
+        return path(to)
+
+    def test_a_bounce_finds_its_way_back_through_both(self):
+        server = self.forwarding()
+        theirs = self.perl("forward", "Bob@home.test", "other.test")
+        ours = self.forwarded_sender(server, theirs)
+        self.assertTrue(theirs.startswith("SRS0=") and ours.startswith("SRS1="), (theirs, ours))
+        returned = self.returned_to(server, ours)
+        self.assertEqual((returned, self.perl("reverse", returned)), (theirs, "Bob@home.test"))
+
+    def test_a_bounce_finds_its_way_back_the_other_way_round(self):
+        server = self.forwarding()
+        ours = self.forwarded_sender(server, "Carol@home.test")
+        theirs = self.perl("forward", ours, "other.test")
+        self.assertTrue(ours.startswith("SRS0=") and theirs.startswith("SRS1="), (ours, theirs))
+        returned = self.perl("reverse", theirs)
+        self.assertEqual((returned, self.returned_to(server, returned)), (ours, "Carol@home.test"))
+        # A third one keeps the chain as short as it is, for both.
+        self.assertTrue(self.forwarded_sender(server, theirs).endswith("==" + ours.partition("@")[0][5:] + "@srs.test"))
 
 
 class Refused(SrsCase):

@@ -5,23 +5,19 @@ Unbound validates; and `mailrace dns`.
 Needs root for Postfix, and for the policy host, which listens on port 443 of a loopback address.
 """
 
-import http.server
 import os
 import re
 import shutil
-import ssl
 import subprocess
-import threading
 import unittest
 import unittest.mock
 
 from outbound import OutboundCase, await_event, mail_events, metrics
 from peers.postfix import Postfix
+from policy_host import POLICY, POLICY_ADDRESS, PolicyHost
 from signed_zone import Authority, Unbound, can_sign_zones
 from test_dkim_signing import Keys
 
-_POLICY_ADDRESS = "127.0.0.77"
-_POLICY = "version: STSv1\nmode: {}\nmx: {}\nmax_age: 86400\n"
 _VERIFIED = """
 [transport.partner]
 type = "smtp"
@@ -45,37 +41,6 @@ files = "{files}"
 chain = "{certificate}"
 key = "{certificate}"
 """
-
-
-class PolicyHost:
-    """Serves a policy by HTTPS."""
-
-    def __init__(self, certificate, policy):
-        host = self
-        self.policy, self.requests = policy, 0
-
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_GET(self):  # noqa: N802
-                host.requests += 1
-                self.send_response(200)
-                self.send_header("Content-Type", "text/plain")
-                self.send_header("Content-Length", str(len(host.policy)))
-                self.end_headers()
-                self.wfile.write(host.policy.encode())
-
-            def log_message(self, *_):
-                pass
-
-        self._server = http.server.ThreadingHTTPServer((_POLICY_ADDRESS, 443), Handler)
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(certificate)
-        self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-
-    def stop(self):
-        """Closes its socket."""
-        self._server.shutdown()
-        self._server.server_close()
 
 
 class PostfixCase(OutboundCase):
@@ -177,12 +142,12 @@ class TlsPolicies(PostfixCase):
 
     def publish(self, mode, mx):
         self.zone.txt("_mta-sts.dest.test", "v=STSv1; id=1;")
-        self.zone.a("mta-sts.dest.test", _POLICY_ADDRESS)
+        self.zone.a("mta-sts.dest.test", POLICY_ADDRESS)
         trusted = unittest.mock.patch.dict(os.environ, {"SSL_CERT_FILE": str(self.authority.file)})
         trusted.start()
         self.addCleanup(trusted.stop)
         certificate = self.authority.issue("mta-sts.dest.test")
-        return self.ending(PolicyHost(certificate, _POLICY.format(mode, mx)))
+        return self.ending(PolicyHost(certificate, POLICY.format(mode, mx)))
 
     def test_an_enforced_policy_is_met_by_a_host_that_it_names_and_outlives_a_restart(self):
         host = self.publish("enforce", "*.dest.test")
@@ -227,8 +192,8 @@ class TlsPolicies(PostfixCase):
         certificate = self.authority.folder / "mta-sts.dest.test.pem"
         files = self.folder / "files/.well-known"
         files.mkdir(parents=True)
-        (files / "mta-sts.txt").write_text(_POLICY.format("enforce", "mx.dest.test"))
-        extra = _SERVES_POLICY.format(address=_POLICY_ADDRESS, files=files.parent, certificate=certificate)
+        (files / "mta-sts.txt").write_text(POLICY.format("enforce", "mx.dest.test"))
+        extra = _SERVESPOLICY.format(address=POLICY_ADDRESS, files=files.parent, certificate=certificate)
         self.start("policy-host", names=self.zone, extra=extra)
         self.assert_delivered(self.server(), "mta-sts")
 

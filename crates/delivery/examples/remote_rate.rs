@@ -52,8 +52,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         tls: TlsPolicy::Never,
         ..client::SmtpClientConfig::new(MailProtocol::Smtp, CommandArgument::new("rate.example")?)
     };
-    let target =
-        NextHopAddress { host: "sink.example".into(), endpoint: net::Endpoint::Tcp(address), tls: HostTls::Transport };
+    let endpoint = net::Endpoint::Tcp(address);
+    let target = NextHopAddress { host: "sink.example".into(), endpoint, tls: HostTls::Transport, sts: None };
     let mut config = RemoteDeliveryConfig::new(client);
     config.connections.sendfile_above = sendfile_above;
     let config = Arc::new(config);
@@ -63,6 +63,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         is_configured: true,
         tiers: vec![vec![target]],
         config,
+        tls_failures: Vec::new(),
     });
     let bodies = bodies(octets)?;
     let envelope = Arc::new(envelope()?);

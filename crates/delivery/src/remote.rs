@@ -35,7 +35,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mail::{Address, Body, Envelope, HostTls, QueueId, Reply, TlsProof, TlsSession};
+use mail::{
+    Address, Body, Envelope, HostTls, QueueId, Reply, StsRule, StsTest, TlsPolicyFailure, TlsProof, TlsSession,
+};
 use net::{Endpoint, TlsClient, TrustedRoots};
 use protocol::smtp::client;
 
@@ -149,6 +151,9 @@ pub struct NextHop {
     pub tiers: Vec<Vec<NextHopAddress>>,
     /// The configuration of its transport.
     pub config: Arc<RemoteDeliveryConfig>,
+    /// Why policies about TLS of the domain cannot be met, told with each session:
+    /// [`RemoteEvent::Tls`].
+    pub tls_failures: Vec<TlsPolicyFailure>,
 }
 
 impl NextHop {
@@ -167,6 +172,8 @@ pub struct NextHopAddress {
     pub endpoint: Endpoint,
     /// What the host must prove.
     pub tls: HostTls,
+    /// What the MTA-STS policy of the domain says of it. Connections are reused whatever it says.
+    pub sts: Option<StsRule>,
 }
 
 /// A message for some recipients of one next hop.
@@ -195,7 +202,8 @@ pub struct RemoteTask<T> {
 pub enum RemoteEvent<T> {
     /// A task is finished.
     Finished(RemoteTaskResult<T>),
-    /// A session was opened with a host that the domain of the recipients names, or TLS with it failed.
+    /// A session was opened with a host that the domain of the recipients names, TLS with it failed, or a policy
+    /// of the domain cannot be met.
     Tls(TlsSession),
     /// A task waits for one reply longer than [`RemoteDeliveryConfig::slow_after`], and continues.
     /// Sent once per task.
@@ -260,6 +268,11 @@ impl RemotePeer {
     /// What it must prove.
     pub fn tls(&self) -> &HostTls {
         &self.0.tls
+    }
+
+    /// What a policy says of it that is only tried out.
+    fn sts_test(&self) -> Option<StsTest> {
+        self.0.sts.as_ref()?.test
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use delivery::pipe::PipeConfig;
 use delivery::remote::NextHop;
-use mail::Outcome;
+use mail::{Outcome, TlsPolicyFailure};
 
 /// The route of a destination.
 #[derive(Debug)]
@@ -37,6 +37,8 @@ pub enum DeliveryRoute {
     NoRoute {
         /// The outcome of each attempt.
         outcome: Outcome,
+        /// The policies about TLS of the domain that are the cause, if any are, for reports to its owner.
+        tls_failures: Vec<TlsPolicyFailure>,
     },
 }
 

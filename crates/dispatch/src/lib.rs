@@ -336,7 +336,7 @@ impl Dispatcher {
                 scheduler.clone(),
                 alive.clone(),
             )?,
-            outcome_handler: OutcomeHandler::new(outcome_writer, dsn_sender, hostname, attempts, log),
+            outcome_handler: OutcomeHandler::new(outcome_writer, dsn_sender, hostname, attempts, log, tls_sessions),
             delay_notices,
             fence,
             next_hop_sharing,

@@ -7,9 +7,10 @@
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
-use mail::{Envelope, MailEvent, QueueId, Timestamp};
+use mail::{Envelope, MailEvent, QueueId, Timestamp, TlsSession, TlsSessionLog};
 use queue::{AttemptPurpose, OperatorAction, RecipientVerdict};
 
+use super::delivery_route::DeliveryRoute;
 use super::dsn_sender::{DsnConfig, DsnRequest};
 use super::outcome_writer::OutcomeWriter;
 use super::{Attempt, AttemptOutcome};
@@ -24,6 +25,7 @@ pub(super) struct OutcomeHandler {
     hostname: Box<str>,
     outcome_counters: Arc<OutcomeCounters>,
     log: Arc<dyn ServerLog>,
+    tls_sessions: Option<Arc<dyn TlsSessionLog>>,
 }
 
 impl OutcomeHandler {
@@ -33,8 +35,9 @@ impl OutcomeHandler {
         hostname: Box<str>,
         attempts: Arc<OutcomeCounters>,
         log: Arc<dyn ServerLog>,
+        tls_sessions: Option<Arc<dyn TlsSessionLog>>,
     ) -> Self {
-        OutcomeHandler { outcome_writer, dsn_sender, hostname, outcome_counters: attempts, log }
+        OutcomeHandler { outcome_writer, dsn_sender, hostname, outcome_counters: attempts, log, tls_sessions }
     }
 
     /// Switches to another configuration.
@@ -75,10 +78,26 @@ impl OutcomeHandler {
             self.log.write(submitted.received_event(&self.hostname));
         }
         let Some(message) = &attempt_outcome.message else { return };
+        self.report_tls_failures(&attempt_outcome.attempt, &message.envelope);
         for (ordinal, verdict) in attempt_outcome.attempt.recipients.iter().zip(&attempt_outcome.verdicts) {
             if let Some(event) = mail_event(attempt_outcome, &message.envelope, *ordinal, verdict, now) {
                 self.log.write(event);
             }
+        }
+    }
+
+    /// Reports the policies about TLS for which the attempt found no host. An attempt that has hosts reports for
+    /// itself.
+    fn report_tls_failures(&self, attempt: &Attempt, envelope: &Envelope) {
+        let (Some(sessions), Some(DeliveryRoute::NoRoute { tls_failures, .. })) =
+            (&self.tls_sessions, attempt.route.as_deref())
+        else {
+            return;
+        };
+        if attempt.purpose == AttemptPurpose::Deliver
+            && let Some(domain) = TlsSession::reported_domain(envelope, &attempt.recipients)
+        {
+            tls_failures.iter().for_each(|failure| sessions.record(failure.session(domain)));
         }
     }
 

@@ -16,7 +16,7 @@ use std::time::{Duration, SystemTime};
 use delivery::pipe::PipeConfig;
 use delivery::remote::{NextHop, NextHopAddress, RemoteDeliveryConfig};
 use lookup::Table;
-use mail::{EnhancedCode, Outcome, Rate, Reply, Timestamp};
+use mail::{EnhancedCode, Outcome, Rate, Reply, Timestamp, TlsPolicyFailure};
 use queue::{ConcurrencyFeedback, ConcurrencyPolicy, DestinationId, NextHopLimits, NextHopRoute};
 use route::{DomainPattern, NextHopHosts, Route, RouteAnswer, Router};
 use tokio::runtime::Handle;
@@ -221,9 +221,9 @@ impl RouteResolver {
     fn answer(&self, destination: DestinationId, answered: Route) {
         let route = match answered.answer {
             RouteAnswer::Local { transport } => self.local_route(transport),
-            RouteAnswer::Hosts(hosts) => self.remote_route(hosts),
-            RouteAnswer::Defer(reply) => no_route(Outcome::Deferred(reply)),
-            RouteAnswer::Fail(reply) => no_route(Outcome::Failed(reply)),
+            RouteAnswer::Hosts(hosts) => self.remote_route(hosts, answered.tls_failures),
+            RouteAnswer::Defer(reply) => no_route(Outcome::Deferred(reply), answered.tls_failures),
+            RouteAnswer::Fail(reply) => no_route(Outcome::Failed(reply), answered.tls_failures),
         };
         self.send_route(destination, route, answered.valid_for, answered.transient);
     }
@@ -242,23 +242,23 @@ impl RouteResolver {
 
     fn local_route(&self, transport: Box<str>) -> ResolvedRoute {
         let Some(TransportConfig { method, limits }) = self.routing.transports.by_name.get(&transport) else {
-            return no_route(Outcome::Deferred(no_transport()));
+            return no_route(Outcome::Deferred(no_transport()), Vec::new());
         };
         let name = transport.clone();
         let route = match method {
             TransportMethod::Maildir => DeliveryRoute::Mailboxes { transport },
             TransportMethod::Program(pipe) => DeliveryRoute::Program { pipe: pipe.clone() },
             TransportMethod::Discard => return (name, DeliveryRoute::Discard { transport }, internal_limits()),
-            TransportMethod::Remote(_) => return no_route(Outcome::Deferred(no_transport())),
+            TransportMethod::Remote(_) => return no_route(Outcome::Deferred(no_transport()), Vec::new()),
         };
         (name, route, limits.clone())
     }
 
-    fn remote_route(&self, hosts: NextHopHosts) -> ResolvedRoute {
+    fn remote_route(&self, hosts: NextHopHosts, tls_failures: Vec<TlsPolicyFailure>) -> ResolvedRoute {
         let Some(TransportConfig { method: TransportMethod::Remote(config), limits }) =
             self.routing.transports.by_name.get(&hosts.transport).cloned()
         else {
-            return no_route(Outcome::Deferred(no_transport()));
+            return no_route(Outcome::Deferred(no_transport()), Vec::new());
         };
         let (config, limits) = self.apply_override(&hosts, config, limits);
         let tier = |tier: Vec<route::Host>| tier.into_iter().flat_map(targets).collect();
@@ -269,6 +269,7 @@ impl RouteResolver {
             is_configured: hosts.is_configured,
             tiers,
             config,
+            tls_failures,
         };
         (hosts.next_hop, DeliveryRoute::Remote { transport: hosts.transport, hop: Arc::new(hop) }, limits)
     }
@@ -298,13 +299,18 @@ fn targets(host: route::Host) -> impl Iterator<Item = NextHopAddress> {
         route::Endpoint::Tcp(address) => net::Endpoint::Tcp(address),
         route::Endpoint::Unix(path) => net::Endpoint::Unix(path),
     };
-    let route::Host { name, endpoints, tls } = host;
-    let target = move |found| NextHopAddress { host: name.clone(), endpoint: endpoint(found), tls: tls.clone() };
+    let route::Host { name, endpoints, tls, sts } = host;
+    let target = move |found| NextHopAddress {
+        host: name.clone(),
+        endpoint: endpoint(found),
+        tls: tls.clone(),
+        sts: sts.clone(),
+    };
     endpoints.into_iter().map(target)
 }
 
-fn no_route(outcome: Outcome) -> ResolvedRoute {
-    (NO_ROUTE_HOP.into(), DeliveryRoute::NoRoute { outcome }, internal_limits())
+fn no_route(outcome: Outcome, tls_failures: Vec<TlsPolicyFailure>) -> ResolvedRoute {
+    (NO_ROUTE_HOP.into(), DeliveryRoute::NoRoute { outcome, tls_failures }, internal_limits())
 }
 
 fn host_unknown() -> ResolvedRoute {

@@ -342,7 +342,7 @@ impl Scheduler {
             }
             DeliveryRoute::Discard { .. } => return self.end_without_contact(attempt, &Outcome::Delivered),
             DeliveryRoute::HostUnknown => return self.classify(ClassifyJob::HostUnknown(attempt)),
-            DeliveryRoute::NoRoute { outcome } => return self.end_without_contact(attempt, outcome),
+            DeliveryRoute::NoRoute { outcome, .. } => return self.end_without_contact(attempt, outcome),
         };
         if let Some(attempt) = unsent {
             self.end_without_contact(

@@ -39,6 +39,25 @@ pub enum VerifiedBy {
     MtaSts,
 }
 
+/// What the MTA-STS policy of the domain says of a host (RFC 8461), beside the proof that an enforced one
+/// demands ([`HostTls::Verified`]).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StsRule {
+    /// The lines of the policy, for reports.
+    pub policy: Arc<[Box<str>]>,
+    /// The policy is in mode `testing`: what the host proves is only reported. None: it is enforced.
+    pub test: Option<StsTest>,
+}
+
+/// What a policy in mode `testing` says of a host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StsTest {
+    /// It names the host, which should prove its name.
+    Named,
+    /// It does not name the host: mail should not go there.
+    NotNamed,
+}
+
 /// The TLSA records of a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DanePolicy {

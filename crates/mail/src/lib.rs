@@ -33,7 +33,8 @@ pub use envelope::{BodyType, ClientInfo, DsnNotify, DsnReturn, Envelope, FILTER_
 pub use event::{EventLog, LogLevel, LogObserver, MailEvent, OperatorLog, ServerLog};
 pub use histogram::{Histogram, HistogramRecorder};
 pub use host_tls::{
-    DaneMatching, DanePolicy, DaneRecord, DaneSelector, DaneUsage, HostTls, TlsProof, VerifiedBy, VerifiedNames,
+    DaneMatching, DanePolicy, DaneRecord, DaneSelector, DaneUsage, HostTls, StsRule, StsTest, TlsProof, VerifiedBy,
+    VerifiedNames,
 };
 pub use id::{QueueId, QueueIdError, SpoolId};
 pub use logged_header::{LoggedHeader, find_logged_header};
@@ -47,4 +48,4 @@ pub use scram::ScramKeys;
 pub use sender_rewriter::{ReturnRefusal, SenderRewriter};
 pub use time::Timestamp;
 pub use tls_info::TlsInfo;
-pub use tls_session::{TlsFailure, TlsSession, TlsSessionLog};
+pub use tls_session::{DomainTlsPolicy, TlsFailure, TlsPolicyFailure, TlsSession, TlsSessionLog};

@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use config::Config;
 use dns::TlsaRecord;
-use mail::{DaneRecord, HostTls, TlsFailure, TlsSession, TlsSessionLog, VerifiedBy};
+use mail::{DaneRecord, DomainTlsPolicy, TlsFailure, TlsSession, TlsSessionLog};
 use sender_auth::reports::{Observation, ReportCollector, ReportKind, ReportRow, ReportSubject, TlsRow};
 
 /// What takes sessions; None if they are not reported.
@@ -27,30 +27,29 @@ impl TlsSessionLog for TlsReports {
 
 /// None: the domain is none that could want a report, such as an address literal.
 fn observation(session: TlsSession) -> Option<Observation> {
-    let (policy_type, policy_strings) = policy(&session.demand);
+    let TlsSession { domain, host, address, policy, failure, reason } = session;
     // TLSA records that cannot be used leave only the demand that there is TLS.
-    let unusable = (session.demand == HostTls::Encrypted).then_some(TlsFailure::TlsaInvalid);
+    let unusable = (policy == DomainTlsPolicy::Tlsa(None)).then_some(TlsFailure::TlsaInvalid);
+    let (policy_type, policy_strings) = policy_text(&policy);
     let row = TlsRow {
         policy_type: policy_type.into(),
         policy_strings,
-        mx_host: session.host,
-        receiving_ip: session.address,
-        failure: session.failure.or(unusable).map(|failure| failure.as_str().into()),
+        mx_host: host.unwrap_or_default(),
+        receiving_ip: address,
+        failure: failure.or(unusable).map(|failure| failure.as_str().into()),
+        reason,
     };
-    let subject = ReportSubject { kind: ReportKind::Tls, domain: dns::to_ascii(&session.domain)? };
+    let subject = ReportSubject { kind: ReportKind::Tls, domain: dns::to_ascii(&domain)? };
     Some(Observation { subject, policy: None, row: ReportRow::Tls(row) })
 }
 
-/// The policy of the domain by RFC 8460 section 4.4, and what is known of its text. What only the settings of
-/// this server demand is no policy of the domain.
-fn policy(demand: &HostTls) -> (&'static str, Vec<Box<str>>) {
-    match demand {
-        HostTls::Dane(policy) => ("tlsa", policy.records.iter().map(tlsa_text).collect()),
-        HostTls::Encrypted => ("tlsa", Vec::new()),
-        HostTls::Verified(names) if names.by == VerifiedBy::MtaSts => {
-            ("sts", vec!["version: STSv1".into(), "mode: enforce".into()])
-        }
-        HostTls::Verified(_) | HostTls::Transport => ("no-policy-found", Vec::new()),
+/// The type of a policy and its text (RFC 8460 section 4.4).
+fn policy_text(policy: &DomainTlsPolicy) -> (&'static str, Vec<Box<str>>) {
+    match policy {
+        DomainTlsPolicy::Tlsa(Some(policy)) => ("tlsa", policy.records.iter().map(tlsa_text).collect()),
+        DomainTlsPolicy::Tlsa(None) => ("tlsa", Vec::new()),
+        DomainTlsPolicy::Sts(lines) => ("sts", lines.as_deref().unwrap_or_default().to_vec()),
+        DomainTlsPolicy::None => ("no-policy-found", Vec::new()),
     }
 }
 
@@ -62,19 +61,23 @@ fn tlsa_text(record: &DaneRecord) -> Box<str> {
 
 #[cfg(test)]
 mod tests {
-    use mail::{DanePolicy, VerifiedNames};
+    use mail::{DanePolicy, HostTls, StsRule};
 
     use super::*;
 
-    fn row(demand: HostTls, failure: Option<TlsFailure>) -> TlsRow {
-        let session = TlsSession {
-            domain: "B\u{fc}cher.example".into(),
-            host: "mx1.example".into(),
+    fn session(domain: &str, policy: DomainTlsPolicy, failure: Option<TlsFailure>) -> TlsSession {
+        TlsSession {
+            domain: domain.into(),
+            host: Some("mx1.example".into()),
             address: "192.0.2.1".parse().ok(),
-            demand,
+            policy,
             failure,
-        };
-        let observation = observation(session).unwrap();
+            reason: None,
+        }
+    }
+
+    fn row(policy: DomainTlsPolicy, failure: Option<TlsFailure>) -> TlsRow {
+        let observation = observation(session("B\u{fc}cher.example", policy, failure)).unwrap();
         assert_eq!(&*observation.subject.domain, "xn--bcher-kva.example");
         let ReportRow::Tls(row) = observation.row else { panic!("a row about TLS") };
         row
@@ -84,28 +87,24 @@ mod tests {
     fn a_session_is_reported_by_the_policy_of_its_domain() {
         let record = DaneRecord::new(3, 1, 1, &[0xab; 32]).unwrap();
         let dane = DanePolicy { records: vec![record], base_domain: "mx1.example".into(), names: Vec::new() };
-        let row_of_dane = row(HostTls::Dane(Arc::new(dane)), None);
+        let of_dane = DomainTlsPolicy::of_host(&HostTls::Dane(Arc::new(dane)), None);
+        let row_of_dane = row(of_dane, None);
         assert_eq!((&*row_of_dane.policy_type, row_of_dane.failure), ("tlsa", None));
         assert_eq!(&*row_of_dane.policy_strings[0], format!("3 1 1 {}", "ab".repeat(32)));
-        let names = |by| HostTls::Verified(Arc::new(VerifiedNames { names: vec!["mx1.example".into()], by }));
-        let expired = row(names(VerifiedBy::MtaSts), Some(TlsFailure::Expired));
+        let rule = StsRule { policy: vec!["version: STSv1".into()].into(), test: None };
+        let expired = row(DomainTlsPolicy::of_host(&HostTls::Transport, Some(&rule)), Some(TlsFailure::Expired));
         assert_eq!((&*expired.policy_type, expired.failure.as_deref()), ("sts", Some("certificate-expired")));
-        let own = row(names(VerifiedBy::Transport), None);
+        assert_eq!(expired.policy_strings, ["version: STSv1".into()]);
+        let own = row(DomainTlsPolicy::of_host(&HostTls::Transport, None), None);
         assert_eq!((&*own.policy_type, own.policy_strings), ("no-policy-found", Vec::new()));
-        let clear = row(HostTls::Transport, Some(TlsFailure::NotSupported));
-        assert_eq!(clear.failure.as_deref(), Some("starttls-not-supported"));
-        assert_eq!(row(HostTls::Encrypted, None).failure.as_deref(), Some("tlsa-invalid"));
+        let unusable = DomainTlsPolicy::of_host(&HostTls::Encrypted, Some(&rule));
+        assert_eq!(row(unusable, None).failure.as_deref(), Some("tlsa-invalid"));
+        let failed = row(DomainTlsPolicy::Tlsa(None), Some(TlsFailure::DnssecInvalid));
+        assert_eq!(failed.failure.as_deref(), Some("dnssec-invalid"));
     }
 
     #[test]
     fn an_address_literal_gets_no_report() {
-        let session = TlsSession {
-            domain: "[192.0.2.1]".into(),
-            host: "192.0.2.1".into(),
-            address: None,
-            demand: HostTls::Transport,
-            failure: None,
-        };
-        assert!(observation(session).is_none());
+        assert!(observation(session("[192.0.2.1]", DomainTlsPolicy::None, None)).is_none());
     }
 }

@@ -82,7 +82,9 @@ fn row(line: &str) -> (String, CrateRow) {
 /// All crates of the workspace by name.
 fn crate_folders() -> BTreeMap<String, PathBuf> {
     let crates = fs::read_dir(root().join("crates")).unwrap().map(|entry| entry.unwrap().path());
-    let folders = crates.chain([root().join("sim")]).filter(|folder| folder.join("Cargo.toml").exists());
+    let folders = crates
+        .chain(["sim", "sim_dns"].map(|name| root().join(name)))
+        .filter(|folder| folder.join("Cargo.toml").exists());
     folders.map(|folder| (folder.file_name().unwrap().to_str().unwrap().to_owned(), folder)).collect()
 }
 

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use dns::{DnsAnswer, QueryType, Resolver};
-use mail::OperatorLog;
+use mail::{OperatorLog, TlsFailure};
 use moka::sync::Cache;
 use parking_lot::Mutex;
 use tokio::task::spawn_blocking;
@@ -43,6 +43,8 @@ pub struct StsLookup {
     pub policy: Option<Arc<CachedPolicy>>,
     /// Why the latest policy could not be fetched.
     pub problem: Option<Box<str>>,
+    /// The same for a report to the domain; None: there is no problem, or it is one of this host.
+    pub failure: Option<TlsFailure>,
     /// When this may change: when the record expires that announces the policy, or when a lookup or
     /// a fetch that failed is repeated. None: there is no record.
     pub expires_at: Option<Instant>,
@@ -64,6 +66,8 @@ pub struct PolicyCache {
 #[derive(Clone)]
 struct FetchFailure {
     why: Box<str>,
+    /// None: this host is the cause.
+    reported: Option<TlsFailure>,
     /// When it is tried again.
     retry_at: Instant,
 }
@@ -83,7 +87,7 @@ impl StsLookup {
             let CachedPolicy { id, policy, .. } = &**found;
             let effect = match policy.mode {
                 PolicyMode::Enforce => "mail waits if no host meets it",
-                PolicyMode::Testing => "it is not enforced",
+                PolicyMode::Testing => "it is tried out and reported, not enforced",
                 PolicyMode::None => "it demands nothing",
             };
             format!("MTA-STS policy of {domain}: {}, id {id}, valid for {hours} h; {effect}", policy.mode.as_str())
@@ -117,8 +121,8 @@ impl PolicyCache {
         let known = self.known(domain, SystemTime::now()).await;
         let id = match announced {
             AnnouncedId::Id(id) => id,
-            AnnouncedId::None => return StsLookup { policy: known, problem: None, expires_at: None },
-            AnnouncedId::Unknown => return StsLookup { policy: known, problem: None, expires_at },
+            AnnouncedId::None => return StsLookup { policy: known, ..StsLookup::default() },
+            AnnouncedId::Unknown => return StsLookup { policy: known, expires_at, ..StsLookup::default() },
         };
         match known {
             Some(known) if known.id == id => {
@@ -126,13 +130,16 @@ impl PolicyCache {
                     let (cache, dns, domain) = (self.clone(), dns.clone(), Box::<str>::from(domain));
                     drop(tokio::spawn(async move { cache.fetch(&dns, &domain, &id).await }));
                 }
-                StsLookup { policy: Some(known), problem: None, expires_at }
+                StsLookup { policy: Some(known), expires_at, ..StsLookup::default() }
             }
             known => match self.fetch(dns, domain, &id).await {
-                Ok(policy) => StsLookup { policy: Some(policy), problem: None, expires_at },
-                Err(FetchFailure { why, retry_at }) => {
-                    StsLookup { policy: known, problem: Some(why), expires_at: Some(retry_at.min(record_end)) }
-                }
+                Ok(policy) => StsLookup { policy: Some(policy), expires_at, ..StsLookup::default() },
+                Err(FetchFailure { why, reported, retry_at }) => StsLookup {
+                    policy: known,
+                    problem: Some(why),
+                    failure: reported,
+                    expires_at: Some(retry_at.min(record_end)),
+                },
             },
         }
     }
@@ -196,12 +203,13 @@ impl PolicyCache {
                 Ok(self.keep(domain, CachedPolicy { id: id.into(), fetched_at: SystemTime::now(), policy }).await)
             }
             Err(error @ FetchError::NoTurn) => {
-                Err(FetchFailure { why: error.to_string().into(), retry_at: Instant::now() + NO_TURN_TIME })
+                let (why, retry_at) = (error.to_string().into(), Instant::now() + NO_TURN_TIME);
+                Err(FetchFailure { why, reported: error.reported(), retry_at })
             }
             Err(error) => {
-                let why = shortened(error.to_string());
+                let (why, reported) = (shortened(error.to_string()), error.reported());
                 self.log.log_line(format_args!("cannot fetch the MTA-STS policy of {domain}: {why}"));
-                let failure = FetchFailure { why, retry_at: Instant::now() + FAILURE_TIME };
+                let failure = FetchFailure { why, reported, retry_at: Instant::now() + FAILURE_TIME };
                 self.failures.insert(domain.into(), failure.clone());
                 Err(failure)
             }

@@ -4,6 +4,7 @@
 //! The certificate must be valid for the host, redirects are not followed, and only the reply 200
 //! with text/plain counts. Time, header and body are limited.
 
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::sync::{Arc, OnceLock};
@@ -16,6 +17,7 @@ use hyper::client::conn::http1;
 use hyper::header::{CONTENT_TYPE, HOST, USER_AGENT};
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
+use mail::TlsFailure;
 use net::{TrustedRoots, TrustedRootsError};
 use rustls::ClientConfig;
 use rustls::crypto::aws_lc_rs;
@@ -93,6 +95,14 @@ pub enum FetchError {
         /// The error of the TLS library.
         why: String,
     },
+    /// Its certificate is not valid.
+    #[error("TLS with {host}: {why}")]
+    Certificate {
+        /// The policy host.
+        host: String,
+        /// The error of the TLS library.
+        why: String,
+    },
     /// The reply is not HTTP, or was cut off.
     #[error("HTTP: {0}")]
     Http(String),
@@ -114,6 +124,25 @@ pub enum FetchError {
     /// Not a policy.
     #[error(transparent)]
     Policy(#[from] PolicyError),
+}
+
+impl FetchError {
+    /// What the owner of the policy may want to know (RFC 8460 section 4.3.2.2). None: this host is the cause.
+    pub(crate) fn reported(&self) -> Option<TlsFailure> {
+        match self {
+            FetchError::Roots(_) | FetchError::NoTurn => None,
+            FetchError::Certificate { .. } => Some(TlsFailure::StsPolicyCertificate),
+            FetchError::Policy(_) => Some(TlsFailure::StsPolicyInvalid),
+            FetchError::NoAddress(_)
+            | FetchError::Unreachable { .. }
+            | FetchError::Tls { .. }
+            | FetchError::Http(_)
+            | FetchError::Status(_)
+            | FetchError::MediaType
+            | FetchError::TooLarge
+            | FetchError::TimedOut => Some(TlsFailure::StsPolicyFetch),
+        }
+    }
 }
 
 /// Fetches policies.
@@ -144,7 +173,11 @@ impl PolicyFetcher {
         let (stream, _turn) = self.connect(&addresses, &host).await?;
         let tls_error = |why: String| FetchError::Tls { host: host.clone(), why };
         let name = ServerName::try_from(host.clone()).map_err(|error| tls_error(error.to_string()))?;
-        let stream = connector.connect(name, stream).await.map_err(|error| tls_error(error.to_string()))?;
+        let secured = connector.connect(name, stream).await;
+        let stream = secured.map_err(|error| match is_about_certificate(&error) {
+            true => FetchError::Certificate { host: host.clone(), why: error.to_string() },
+            false => tls_error(error.to_string()),
+        })?;
         Ok(Policy::parse(&request_policy(stream, &host).await?)?)
     }
 
@@ -180,6 +213,12 @@ impl PolicyFetcher {
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         Ok(self.connector.get_or_init(|| TlsConnector::from(Arc::new(config))))
     }
+}
+
+/// Whether a handshake failed because of the certificate of the server.
+fn is_about_certificate(error: &io::Error) -> bool {
+    let of_rustls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    matches!(of_rustls, Some(rustls::Error::InvalidCertificate(_)))
 }
 
 /// Sends the request, and returns the body of the reply.

@@ -17,7 +17,7 @@ mod turns;
 pub use cache::{PolicyCache, StsLookup};
 pub use cached_policy::CachedPolicy;
 pub use fetch::{FETCH_TIME_MAX, FetchConfig, FetchError, POLICY_OCTETS_MAX, PolicyFetcher};
-pub use policy::{MAX_AGE_MAX, MX_PATTERNS_MAX, Policy, PolicyError, PolicyMode};
+pub use policy::{MAX_AGE_MAX, MX_PATTERNS_MAX, Policy, PolicyError, PolicyMode, REPORTED_PATTERNS_MAX};
 pub use record::{is_policy_record, policy_id};
 pub use store::POLICIES_MAX;
 pub use turns::FETCHES_PER_NETWORK_MAX;

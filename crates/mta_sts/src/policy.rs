@@ -9,6 +9,8 @@ use dns::to_ascii;
 pub const MAX_AGE_MAX: Duration = Duration::from_secs(31_557_600);
 /// Patterns of MX hosts in one policy.
 pub const MX_PATTERNS_MAX: usize = 1000;
+/// Those that a report shows: each count of a report has the policy.
+pub const REPORTED_PATTERNS_MAX: usize = 30;
 
 /// A policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -107,6 +109,12 @@ impl Policy {
             return Err(PolicyError::NoMx);
         }
         Ok(Policy { mode, max_age, mx })
+    }
+
+    /// Its lines, for reports (RFC 8460 section 4.4), with at most [`REPORTED_PATTERNS_MAX`] of its hosts.
+    pub fn reported_lines(&self) -> Vec<Box<str>> {
+        let shown = Policy { mx: self.mx.iter().take(REPORTED_PATTERNS_MAX).cloned().collect(), ..*self };
+        shown.to_string().lines().map(Into::into).collect()
     }
 
     /// Whether it names this MX host, which is in lower case and has A-labels (RFC 8461 section
@@ -210,6 +218,17 @@ mod tests {
         assert_eq!(Policy::parse(b"\xff"), Err(PolicyError::NotText));
         let long = format!("{version}{mode}{mx}max_age: 9999999999");
         assert_eq!(policy(&long).unwrap().max_age, MAX_AGE_MAX);
+    }
+
+    #[test]
+    fn a_report_shows_the_policy_with_its_first_hosts() {
+        let lines = Policy::parse(EXAMPLE.as_bytes()).unwrap().reported_lines();
+        let expected =
+            ["version: STSv1", "mode: enforce", "mx: mail.example.com", "mx: *.example.net", "max_age: 604800"];
+        assert!(lines.iter().map(|line| &**line).eq(expected), "{lines:?}");
+        let many: String = (0..MX_PATTERNS_MAX).map(|number| format!("mx: mx{number}.example\n")).collect();
+        let policy = Policy::parse(format!("version: STSv1\nmode: testing\nmax_age: 1\n{many}").as_bytes()).unwrap();
+        assert_eq!(policy.reported_lines().len(), 3 + REPORTED_PATTERNS_MAX);
     }
 
     proptest! {

@@ -3,10 +3,6 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-#[path = "../../route/tests/routes/test_server.rs"]
-#[expect(dead_code, reason = "other tests use the rest of it")]
-mod test_server;
-
 use std::future::Future;
 use std::net::Ipv4Addr;
 use std::path::Path;
@@ -15,15 +11,15 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use dns::{QueryConfig, Resolver, ResolverConfig};
-use mail::OperatorLog;
+use mail::{OperatorLog, TlsFailure};
 use mta_sts::{FETCHES_PER_NETWORK_MAX, FetchConfig, PolicyCache, PolicyMode, StsLookup};
 use net::TrustedRoots;
 use rcgen::{CertificateParams, KeyPair, date_time_ymd};
 use rustls::ServerConfig;
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::PrivateKeyDer;
+use sim_dns::TestNameServer;
 use tempfile::TempDir;
-use test_server::TestNameServer;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
@@ -305,8 +301,10 @@ async fn a_policy_host_must_prove_its_name() {
     let stranger = CertificateParams::new(vec!["x.example".to_owned()]).unwrap();
     let stranger = stranger.self_signed(&KeyPair::generate().unwrap()).unwrap();
     std::fs::write(setting.folder.path().join("ca.pem"), stranger.pem()).unwrap();
-    let problem = setting.lookup(&setting.cache()).await.problem.unwrap();
+    let found = setting.lookup(&setting.cache()).await;
+    let problem = found.problem.unwrap();
     assert!(problem.contains("invalid peer certificate"), "{problem}");
+    assert_eq!(found.failure, Some(TlsFailure::StsPolicyCertificate));
 }
 
 #[tokio::test]
@@ -328,8 +326,10 @@ async fn slow_and_silent_policy_hosts_take_no_longer_than_allowed() {
     let silent = Setting::with(|_| {}, |mut stream| async move { while stream.read_u8().await.is_ok() {} });
     for setting in [slow.await, silent.await] {
         let started = std::time::Instant::now();
-        let problem = setting.lookup(&setting.cache_with(time_max)).await.problem.unwrap();
+        let found = setting.lookup(&setting.cache_with(time_max)).await;
+        let problem = found.problem.unwrap();
         assert!(problem.contains("took too long"), "{problem}");
+        assert_eq!(found.failure, Some(TlsFailure::StsPolicyFetch));
         assert!(started.elapsed() < Duration::from_secs(5));
     }
 }

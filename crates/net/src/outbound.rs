@@ -17,18 +17,22 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use mail::TlsFailure;
 use nix::sys::socket::sockopt::{GetStruct, IpBindAddressNoPort};
 use nix::sys::socket::{getsockopt, setsockopt};
 use nix::{getsockopt_impl, libc, sockopt_impl};
+use rustls::pki_types::UnixTime;
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpSocket, TcpStream, UnixStream};
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::Endpoint;
+use crate::certificate_chain::verify_named;
 use crate::file_range::{FileRange, try_send_file};
 use crate::input::with_input;
-use crate::tls_client::{ClientTlsStream, TlsClient};
+use crate::tls_client::{ClientTlsStream, TlsClient, failure_of};
+use crate::trusted_roots::{TrustedRoots, TrustedRootsError};
 
 /// A connection to a peer that we opened.
 #[derive(Debug)]
@@ -94,6 +98,25 @@ impl OutboundConnection {
             timer: self.timer,
             file_pages_in_flight: false,
         })
+    }
+
+    /// What is wrong with the server's certificate, if its owner wants it to be for this name and of one of
+    /// these authorities; None: nothing is. Nothing depends on it: [`TlsClient::verified`] demands a certificate.
+    ///
+    /// # Errors
+    ///
+    /// The authorities cannot be read.
+    pub async fn certificate_failure(
+        &self,
+        roots: &TrustedRoots,
+        name: &str,
+    ) -> Result<Option<TlsFailure>, TrustedRootsError> {
+        let OutboundStream::Secure(stream) = &self.stream else { return Ok(Some(TlsFailure::NotSupported)) };
+        let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
+        let Some((end_entity, intermediates)) = chain.split_first() else { return Ok(Some(TlsFailure::Other)) };
+        let roots = roots.loaded().await?;
+        let verified = verify_named(end_entity, intermediates, &roots, &[name.into()], UnixTime::now());
+        Ok(verified.err().map(|error| failure_of(&error)))
     }
 
     /// Sends some of the slices, at least one byte unless all are empty; returns the number of

@@ -119,7 +119,7 @@ pub fn tls_failure(error: &io::Error) -> TlsFailure {
     failed.map_or(TlsFailure::Other, |failed| failed.failure)
 }
 
-fn failure_of(error: &rustls::Error) -> TlsFailure {
+pub(crate) fn failure_of(error: &rustls::Error) -> TlsFailure {
     let rustls::Error::InvalidCertificate(why) = error else { return TlsFailure::Other };
     match why {
         CertificateError::Expired

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use dns::{DnsAnswer, MxHost};
-use mail::HostTls;
+use mail::{HostTls, StsRule};
 
 use crate::config::EndpointOptions;
 use crate::tls_options::TlsOptions;
@@ -40,6 +40,8 @@ pub(crate) struct CandidateHost<'a> {
     pub(crate) authenticated: bool,
     /// What it must prove; or why it cannot be used.
     pub(crate) tls: Result<HostTls, Box<str>>,
+    /// What the MTA-STS policy says of it, if that is the policy that counts.
+    pub(crate) sts: Option<StsRule>,
 }
 
 impl CandidateHost<'_> {

@@ -7,6 +7,7 @@
 //! | the same | name validated, a validated alias of an unsigned name, TLSA records at its own name | the same (RFC 7672 section 2.2.2) |
 //! | the same | one of both, but the lookup of the records or aliases fails | left out (RFC 7672 section 2.1.2) |
 //! | dane, others | any other, MTA-STS policy `enforce` | its name, by a trusted authority; left out if the policy does not name it |
+//! | dane, others | any other, MTA-STS policy `testing` | as the transport requires; what `enforce` would demand is reported |
 //! | dane, others | any other | as the transport requires |
 //!
 //! DANE goes before MTA-STS: a policy never replaces a proof that TLSA records demand (RFC 8461
@@ -18,8 +19,11 @@ use std::time::Instant;
 
 use dns::{CachedAnswer, DnsAnswer, QueryType};
 use futures_util::future::join_all;
-use mail::{DanePolicy, DaneRecord, HostTls, VerifiedBy, VerifiedNames};
-use mta_sts::{PolicyMode, StsLookup};
+use mail::{
+    DanePolicy, DaneRecord, DomainTlsPolicy, HostTls, StsRule, StsTest, TlsFailure, TlsPolicyFailure, VerifiedBy,
+    VerifiedNames,
+};
+use mta_sts::{Policy, PolicyMode, StsLookup};
 
 use crate::Router;
 use crate::candidate_host::{CONCURRENT_HOSTS_MAX, CandidateHost, HostOrigin, HostParams};
@@ -30,6 +34,8 @@ use crate::tls_options::{TlsDemand, TlsOptions};
 pub(crate) struct TlsDecision {
     /// For people.
     pub(crate) notes: Vec<Box<str>>,
+    /// For reports to the domain: hosts that are left out, and a policy that could not be fetched.
+    pub(crate) failures: Vec<TlsPolicyFailure>,
     /// When the first of the answers expires that it depends on.
     pub(crate) expires_at: Option<Instant>,
 }
@@ -42,6 +48,20 @@ enum TlsaLookup {
     Records { usable: Vec<DaneRecord>, base_domain: Box<str>, expires_at: Instant },
     /// The lookup failed, which lasts until then.
     Failed { why: Box<str>, expires_at: Instant },
+}
+
+/// The MTA-STS policy of the domain.
+struct StsPolicy<'a> {
+    policy: &'a Policy,
+    /// Its lines, for reports.
+    lines: Arc<[Box<str>]>,
+}
+
+/// A host to which no mail goes.
+struct LeftOutHost {
+    why: Box<str>,
+    policy: DomainTlsPolicy,
+    failure: TlsFailure,
 }
 
 /// It is not known whether a name is an alias, until then.
@@ -75,8 +95,14 @@ impl Router {
         origin: HostOrigin<'_>,
         sts: StsLookup,
     ) -> TlsDecision {
-        let mut decision = TlsDecision { notes: Vec::new(), expires_at: sts.expires_at };
+        let found = sts.policy.as_ref().map(|found| &found.policy);
+        let policy = found.map(|policy| StsPolicy { policy, lines: policy.reported_lines().into() });
+        let mut decision = TlsDecision { expires_at: sts.expires_at, ..TlsDecision::default() };
         decision.notes.extend(origin.domain.and_then(|domain| sts.note(domain)));
+        decision.failures.extend(sts.failure.map(|failure| {
+            let lines = policy.as_ref().map(|policy| policy.lines.clone());
+            TlsPolicyFailure { host: None, policy: DomainTlsPolicy::Sts(lines), failure, reason: sts.problem.clone() }
+        }));
         let with_address = candidates.iter_mut().filter(|candidate| !candidate.addresses().is_empty());
         for block in with_address.collect::<Vec<_>>().chunks_mut(CONCURRENT_HOSTS_MAX) {
             let lookups = block.iter().map(|candidate| self.lookup_tlsa(candidate, params, origin));
@@ -84,10 +110,8 @@ impl Router {
             for (candidate, tlsa) in block.iter_mut().zip(lookups) {
                 let expires_at = tlsa.expires_at();
                 decision.expires_at = decision.expires_at.into_iter().chain(expires_at).min();
-                candidate.tls = host_tls(candidate, params.tls, origin, tlsa, &sts);
-                if let Err(why) = &candidate.tls {
-                    decision.notes.push(format!("{} is left out: {why}", candidate.name()).into());
-                }
+                let decided = host_tls(candidate, params.tls, origin, tlsa, policy.as_ref());
+                decision.apply(candidate, decided);
             }
         }
         decision
@@ -165,6 +189,26 @@ impl Router {
     }
 }
 
+impl TlsDecision {
+    fn apply(&mut self, candidate: &mut CandidateHost<'_>, decided: Result<(HostTls, Option<StsRule>), LeftOutHost>) {
+        let host = candidate.name();
+        match decided {
+            Ok((tls, sts)) => {
+                if sts.as_ref().is_some_and(|rule| rule.test == Some(StsTest::NotNamed)) {
+                    self.notes.push(format!("{host} is not named by the policy, and would be left out").into());
+                }
+                (candidate.tls, candidate.sts) = (Ok(tls), sts);
+            }
+            Err(LeftOutHost { why, policy, failure }) => {
+                self.notes.push(format!("{host} is left out: {why}").into());
+                let reason = failure.reason_code().map(Into::into);
+                self.failures.push(TlsPolicyFailure { host: Some(host.into()), policy, failure, reason });
+                candidate.tls = Err(why);
+            }
+        }
+    }
+}
+
 /// The maximum number of aliases in a chain.
 const ALIASES_MAX: usize = 8;
 
@@ -177,34 +221,54 @@ impl TlsaLookup {
     }
 }
 
-/// What the host must prove, or why it cannot be used.
+/// What the host must prove, and what the MTA-STS policy says of it, or why it cannot be used.
 fn host_tls(
     candidate: &CandidateHost<'_>,
     options: &TlsOptions,
     origin: HostOrigin<'_>,
     tlsa: TlsaLookup,
-    sts: &StsLookup,
-) -> Result<HostTls, Box<str>> {
+    sts: Option<&StsPolicy<'_>>,
+) -> Result<(HostTls, Option<StsRule>), LeftOutHost> {
     let host = candidate.name();
     if options.demand == TlsDemand::Verified {
-        return Ok(options.verified_host(host, origin.domain, origin.authenticated));
+        return Ok((options.verified_host(host, origin.domain, origin.authenticated), None));
     }
     let without_policy = match tlsa {
-        TlsaLookup::Failed { why, .. } => return Err(why),
+        TlsaLookup::Failed { why, .. } => {
+            return Err(LeftOutHost { why, policy: DomainTlsPolicy::Tlsa(None), failure: TlsFailure::DnssecInvalid });
+        }
         TlsaLookup::Records { usable, base_domain, .. } if !usable.is_empty() => {
             let names = dane_names(&base_domain, host, origin.domain);
-            return Ok(HostTls::Dane(Arc::new(DanePolicy { records: usable, base_domain, names })));
+            return Ok((HostTls::Dane(Arc::new(DanePolicy { records: usable, base_domain, names })), None));
         }
         TlsaLookup::Records { .. } => HostTls::Encrypted,
         TlsaLookup::None => HostTls::Transport,
     };
-    let Some(found) = sts.policy.as_ref().filter(|found| found.policy.mode == PolicyMode::Enforce) else {
-        return Ok(without_policy);
-    };
-    if !found.policy.names(host) {
-        return Err("the domain's MTA-STS policy does not name it".into());
+    match sts {
+        Some(sts) => sts.apply(host, without_policy),
+        None => Ok((without_policy, None)),
     }
-    Ok(HostTls::Verified(Arc::new(VerifiedNames { names: vec![host.into()], by: VerifiedBy::MtaSts })))
+}
+
+impl StsPolicy<'_> {
+    /// What a host must prove that has no usable TLSA records, and what the policy says of it.
+    fn apply(&self, host: &str, without_policy: HostTls) -> Result<(HostTls, Option<StsRule>), LeftOutHost> {
+        let rule = |test| Some(StsRule { policy: self.lines.clone(), test });
+        match (self.policy.mode, self.policy.names(host)) {
+            (PolicyMode::None, _) => Ok((without_policy, None)),
+            (PolicyMode::Testing, true) => Ok((without_policy, rule(Some(StsTest::Named)))),
+            (PolicyMode::Testing, false) => Ok((without_policy, rule(Some(StsTest::NotNamed)))),
+            (PolicyMode::Enforce, true) => {
+                let names = VerifiedNames { names: vec![host.into()], by: VerifiedBy::MtaSts };
+                Ok((HostTls::Verified(Arc::new(names)), rule(None)))
+            }
+            (PolicyMode::Enforce, false) => Err(LeftOutHost {
+                why: "the domain's MTA-STS policy does not name it".into(),
+                policy: DomainTlsPolicy::Sts(Some(self.lines.clone())),
+                failure: TlsFailure::HostNotNamed,
+            }),
+        }
+    }
 }
 
 /// The names of which a certificate must have one that a trust anchor vouches for (RFC 7672 section

@@ -23,7 +23,7 @@ use std::time::Instant;
 
 use dns::{AddressFamilies, CachedAnswer, DnsAnswer, MxHost, QueryType};
 use futures_util::future::join_all;
-use mail::HostTls;
+use mail::{HostTls, TlsPolicyFailure};
 
 use crate::candidate_host::{CONCURRENT_HOSTS_MAX, CandidateHost, HostOrigin, HostParams};
 use crate::config::EndpointOptions;
@@ -35,14 +35,23 @@ use crate::{Endpoint, Host, NextHopHosts, Router};
 pub(crate) struct HostLookup {
     pub(crate) result: Result<NextHopHosts, RouteError>,
     pub(crate) expires_at: Instant,
+    /// Why policies of the domain cannot be met, for reports to its owner.
+    pub(crate) tls_failures: Vec<TlsPolicyFailure>,
 }
 
 impl HostLookup {
+    /// A result that depends on no policy.
+    pub(crate) fn new(result: Result<NextHopHosts, RouteError>, expires_at: Instant) -> HostLookup {
+        HostLookup { result, expires_at, tls_failures: Vec::new() }
+    }
+
     /// The same for a next hop that the configuration or one of its tables names.
     pub(crate) fn configured(mut self) -> HostLookup {
         if let Ok(hosts) = &mut self.result {
             hosts.is_configured = true;
         }
+        // The operator has chosen the hosts.
+        self.tls_failures.clear();
         self
     }
 }
@@ -77,7 +86,7 @@ impl Router {
             }
         };
         self.missing_addresses.reset(domain);
-        HostLookup { result: Err(error), expires_at }
+        HostLookup::new(Err(error), expires_at)
     }
 
     /// Fails mail for hosts that stay without addresses.
@@ -134,7 +143,8 @@ impl Router {
             self.lookup_addresses(&mut candidates, params.options.families, expires_at)
         );
         let loops = params.may_loop && self.remove_own_host(&mut candidates, params.options.port);
-        let TlsDecision { notes, expires_at: tls_expiry } = self.decide_tls(&mut candidates, params, origin, sts).await;
+        let TlsDecision { notes, failures, expires_at: tls_expiry } =
+            self.decide_tls(&mut candidates, params, origin, sts).await;
         let expires_at = tls_expiry.map_or(expires_at, |at| at.min(expires_at));
         let result = match tiers(&candidates, params.options) {
             tiers if !tiers.is_empty() => Ok(NextHopHosts {
@@ -147,7 +157,8 @@ impl Router {
             _ if loops && candidates.is_empty() => Err(RouteError::Loop),
             _ => Err(no_address_error(&candidates)),
         };
-        HostSetLookup { lookup: HostLookup { result, expires_at }, last_expiry: last, is_backup: loops }
+        let lookup = HostLookup { result, expires_at, tls_failures: failures };
+        HostSetLookup { lookup, last_expiry: last, is_backup: loops }
     }
 
     /// Looks up the addresses of each host. Returns when the first and the last of the answers and
@@ -202,7 +213,7 @@ fn sorted_by_preference(mx_hosts: &[MxHost]) -> Vec<CandidateHost<'_>> {
     let mut seen = HashSet::new();
     sorted.retain(|exchanger| seen.insert(&exchanger.name));
     let candidate =
-        |mx_host| CandidateHost { mx_host, answer: None, authenticated: false, tls: Ok(HostTls::Transport) };
+        |mx_host| CandidateHost { mx_host, answer: None, authenticated: false, tls: Ok(HostTls::Transport), sts: None };
     sorted.into_iter().map(candidate).collect()
 }
 
@@ -224,7 +235,8 @@ fn host(candidate: &CandidateHost<'_>, port: u16, remaining: &mut usize) -> Opti
     let endpoints: Vec<_> = addresses.map(|&address| Endpoint::Tcp(SocketAddr::new(address, port))).collect();
     let tls = candidate.tls.clone().ok()?;
     *remaining -= endpoints.len();
-    (!endpoints.is_empty()).then(|| Host { name: candidate.mx_host.name.clone(), endpoints, tls })
+    let sts = candidate.sts.clone();
+    (!endpoints.is_empty()).then(|| Host { name: candidate.mx_host.name.clone(), endpoints, tls, sts })
 }
 
 /// Whether it is the unspecified address (RFC 1122 section 3.2.1.3, RFC 4291 section 2.5.2).

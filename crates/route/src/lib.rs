@@ -37,7 +37,7 @@ use std::time::{Duration, Instant};
 
 use dns::{NameServersError, Resolver};
 use lookup::Table;
-use mail::{HostTls, Reply};
+use mail::{HostTls, Reply, StsRule, TlsPolicyFailure};
 
 pub use config::{Config, DomainRoute, DomainTableRoute, EndpointOptions, MissingAddressPolicy};
 pub use fixed_hop::{FixedHop, FixedHopError};
@@ -73,6 +73,9 @@ pub struct Route {
     /// A lookup failed, or hosts have no addresses at the moment: the result does not say where the
     /// mail goes.
     pub transient: bool,
+    /// Why policies about TLS of the domain cannot be met, for reports to its owner. Empty if the operator
+    /// has chosen the next hop.
+    pub tls_failures: Vec<TlsPolicyFailure>,
 }
 
 /// Where the mail of a destination goes.
@@ -121,6 +124,8 @@ pub struct Host {
     pub endpoints: Vec<Endpoint>,
     /// What it must prove before mail goes to it.
     pub tls: HostTls,
+    /// What the MTA-STS policy of the domain says of it, if that is the policy that counts.
+    pub sts: Option<StsRule>,
 }
 
 /// Where a host listens.
@@ -202,18 +207,19 @@ impl Router {
             (Err(error), None) if error.is_permanent() => RouteAnswer::Fail(error.failure_reply(destination)),
             (Err(error), None) => RouteAnswer::Defer(error.deferral_reply(destination)),
         };
-        Route { answer, valid_for: lookup.expires_at.saturating_duration_since(Instant::now()), transient }
+        let valid_for = lookup.expires_at.saturating_duration_since(Instant::now());
+        Route { answer, valid_for, transient, tls_failures: lookup.tls_failures }
     }
 
     fn local_route(&self, transport: &str) -> Route {
         let answer = RouteAnswer::Local { transport: transport.into() };
-        Route { answer, valid_for: self.config.resolver.ttl_max, transient: false }
+        Route { answer, valid_for: self.config.resolver.ttl_max, transient: false, tls_failures: Vec::new() }
     }
 
     /// The configured reply.
     fn reply_route(&self, reply: Reply) -> Route {
         let answer = if reply.is_permanent() { RouteAnswer::Fail(reply) } else { RouteAnswer::Defer(reply) };
-        Route { answer, valid_for: self.config.resolver.ttl_max, transient: false }
+        Route { answer, valid_for: self.config.resolver.ttl_max, transient: false, tls_failures: Vec::new() }
     }
 
     /// Resolves a configured next hop. MX hosts come from a zone and may lead back to this host,
@@ -251,14 +257,15 @@ impl Router {
         let next_hop = self.next_hop_names.name_for(transport, vec![address.to_string()]);
         let (name, tls) = (address.ip().to_string(), self.config.tls_options_for(transport));
         let tls = tls.for_address(&name);
-        one_host(transport, next_hop, Host { name: name.into(), endpoints: vec![Endpoint::Tcp(address)], tls })
+        let endpoints = vec![Endpoint::Tcp(address)];
+        one_host(transport, next_hop, Host { name: name.into(), endpoints, tls, sts: None })
     }
 
     fn socket_hosts(&self, path: &Path, transport: &str) -> NextHopHosts {
         let name = path.display().to_string();
         let next_hop = self.next_hop_names.name_for(transport, vec![format!("unix:{name}")]);
         let endpoints = vec![Endpoint::Unix(path.into())];
-        one_host(transport, next_hop, Host { name: name.into(), endpoints, tls: HostTls::Transport })
+        one_host(transport, next_hop, Host { name: name.into(), endpoints, tls: HostTls::Transport, sts: None })
     }
 
     fn host_params<'a>(&'a self, transport: &'a str, port: Option<u16>) -> HostParams<'a> {
@@ -273,12 +280,12 @@ impl Router {
 
     /// Results from the configuration are valid as long as possible.
     fn with_max_ttl(&self, result: Result<NextHopHosts, RouteError>) -> HostLookup {
-        HostLookup { result, expires_at: self.max_ttl_end() }
+        HostLookup::new(result, self.max_ttl_end())
     }
 
     /// A table that is unavailable is queried again as soon as the DNS would be.
     fn with_failure_ttl(&self, error: RouteError) -> HostLookup {
-        HostLookup { result: Err(error), expires_at: Instant::now() + self.config.resolver.failure_ttl }
+        HostLookup::new(Err(error), Instant::now() + self.config.resolver.failure_ttl)
     }
 
     fn max_ttl_end(&self) -> Instant {

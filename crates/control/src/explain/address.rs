@@ -680,7 +680,12 @@ mod tests {
             origin: "from the directory",
             queue: QueueNumber(0),
             rule: String::new(),
-            route: Ok(Route { answer: RouteAnswer::Hosts(hosts), valid_for: Duration::ZERO, transient: false }),
+            route: Ok(Route {
+                answer: RouteAnswer::Hosts(hosts),
+                valid_for: Duration::ZERO,
+                transient: false,
+                tls_failures: Vec::new(),
+            }),
             quota: None,
         };
         let queue_state = recipient.queue_state(&mut sample.queues, NOW);

@@ -124,6 +124,7 @@ mod tests {
             host: format!("mx{number:03}").into(),
             endpoint: Endpoint::Tcp(SocketAddr::from(([192, 0, 2, 1], number))),
             tls: HostTls::Transport,
+            sts: None,
         }
     }
 
@@ -138,7 +139,7 @@ mod tests {
         );
         let connections = ConnectionConfig { addresses_tried_max: tries, ..ConnectionConfig::default() };
         let config = Arc::new(RemoteDeliveryConfig { connections, ..RemoteDeliveryConfig::new(client) });
-        NextHop { name: "hop".into(), config_version: 0, is_configured: false, tiers, config }
+        NextHop { name: "hop".into(), config_version: 0, is_configured: false, tiers, config, tls_failures: Vec::new() }
     }
 
     fn hosts(choice: &AddressChoice<'_>) -> Vec<String> {
@@ -201,6 +202,7 @@ mod tests {
             host: format!("mx{host:03}").into(),
             endpoint: Endpoint::Tcp(address(host, number)),
             tls: HostTls::Transport,
+            sts: None,
         };
         let equals = (0..10).flat_map(|host| (0..8).map(move |number| target(host, number))).collect();
         let (hop, rotation) = (NextHop { tiers: vec![equals], ..hop(&[], 8) }, AddressRotation::default());

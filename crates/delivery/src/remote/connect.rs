@@ -18,8 +18,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use mail::{EnhancedCode, HostTls, Outcome, Reply, TlsFailure, TlsProof, VerifiedBy};
-use net::{Endpoint, OutboundConnection, TlsClient};
+use mail::{EnhancedCode, HostTls, Outcome, Reply, StsTest, TlsFailure, TlsProof, VerifiedBy};
+use net::{Endpoint, OutboundConnection, TlsClient, TrustedRootsError};
 use protocol::smtp::client::{
     self, CloseReason, MissingCapability, SmtpClientEvent, SmtpCredentials, SmtpStage, SmtpViolation, TlsPolicy,
 };
@@ -90,8 +90,10 @@ pub(super) async fn open_session(
         let opened = open_session_with(&next_hop.config, &peer, slow_detector, &mut tls_failure).await;
         let failure = match opened {
             Ok(dialogue) => {
-                let is_clear = dialogue.proof() == TlsProof::Clear;
-                tell_tls(&peer, is_clear.then(|| tls_failure.unwrap_or(TlsFailure::NotSupported)));
+                // Without our own authorities nothing can be said about the host.
+                if let Ok(failure) = observed_failure(&next_hop.config, &dialogue, tls_failure).await {
+                    tell_tls(&peer, failure);
+                }
                 return Ok(dialogue);
             }
             Err(failure) => failure,
@@ -116,6 +118,23 @@ pub(super) async fn open_session(
         });
     };
     Err(if choice.targets.len() < choice.addresses { mark_as_partial(failure, &choice) } else { failure })
+}
+
+/// Why an open session is not as the policy of the domain wants it. An MTA-STS policy in mode `testing` demands
+/// nothing, so its demands are checked here (RFC 8461 section 5).
+async fn observed_failure(
+    config: &RemoteDeliveryConfig,
+    dialogue: &RemoteConnection,
+    tls_failure: Option<TlsFailure>,
+) -> Result<Option<TlsFailure>, TrustedRootsError> {
+    if dialogue.proof() == TlsProof::Clear {
+        return Ok(Some(tls_failure.unwrap_or(TlsFailure::NotSupported)));
+    }
+    match dialogue.peer().sts_test() {
+        Some(StsTest::Named) => dialogue.certificate_failure(&config.trusted_roots).await,
+        Some(StsTest::NotNamed) => Ok(Some(TlsFailure::HostNotNamed)),
+        None => Ok(None),
+    }
 }
 
 /// Not all addresses were tried: nothing fails for good, since the next attempt tries others, and
@@ -409,9 +428,36 @@ mod tests {
     }
 
     #[test]
+    fn port_465_alone_selects_implicit_tls_unless_the_settings_say_otherwise() {
+        let command = client::CommandArgument::new("client.example").unwrap();
+        let plain = RemoteDeliveryConfig::new(client::SmtpClientConfig::new(client::MailProtocol::Smtp, command));
+        for (port, setting, tls, has_client, expected) in [
+            (465, None, TlsPolicy::Offered, true, true),
+            (465, None, TlsPolicy::Required, true, true),
+            (465, None, TlsPolicy::Never, true, false),
+            (465, None, TlsPolicy::Offered, false, false),
+            (465, Some(false), TlsPolicy::Required, true, false),
+            (25, None, TlsPolicy::Required, true, false),
+            (587, None, TlsPolicy::Required, true, false),
+            (4650, None, TlsPolicy::Required, true, false),
+            (587, Some(true), TlsPolicy::Required, true, true),
+        ] {
+            let endpoint = Endpoint::Tcp(SocketAddr::from(([192, 0, 2, 1], port)));
+            let target = NextHopAddress { host: "mx".into(), endpoint, tls: HostTls::Transport, sts: None };
+            let mut config = plain.clone();
+            config.client = Arc::new(client::SmtpClientConfig { tls, ..(*plain.client).clone() });
+            config.tls_client = has_client.then(TlsClient::unverified);
+            config.connections.implicit_tls = setting;
+            let is_implicit = is_implicit_tls(&config, &RemotePeer(Arc::new(target)));
+            assert_eq!(is_implicit, expected, "{port} {setting:?} {tls:?} {has_client}");
+        }
+    }
+
+    #[test]
     fn what_we_lack_is_not_held_against_the_next_hop() {
         let endpoint = Endpoint::Tcp(SocketAddr::from(([192, 0, 2, 1], 25)));
-        let peer = RemotePeer(Arc::new(NextHopAddress { host: "mx".into(), endpoint, tls: HostTls::Transport }));
+        let target = NextHopAddress { host: "mx".into(), endpoint, tls: HostTls::Transport, sts: None };
+        let peer = RemotePeer(Arc::new(target));
         let contact = |errnos: &[Errno]| {
             let failures = errnos.iter().map(|errno| connect_failure(&io::Error::from(*errno), &peer));
             failures.fold(None, |so_far, failure| Some(merge_failure(so_far, failure, peer.clone()))).unwrap().feedback

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use mail::{BodyError, HostTls, TlsProof};
-use net::{OutboundConnection, TlsClient, steady_instant, steady_now};
+use mail::{BodyError, HostTls, TlsFailure, TlsProof};
+use net::{OutboundConnection, TlsClient, TrustedRoots, TrustedRootsError, steady_instant, steady_now};
 use protocol::sasl::Nonce;
 use protocol::sasl::client::ScramProof;
 use protocol::smtp::client::{
@@ -182,6 +182,18 @@ impl RemoteConnection {
     /// How the connection is protected.
     pub(super) fn proof(&self) -> TlsProof {
         if self.outbound.is_secure() { self.peer.tls().proof() } else { TlsProof::Clear }
+    }
+
+    /// What is wrong with the host's certificate for its own name; None: nothing is.
+    ///
+    /// # Errors
+    ///
+    /// The trusted authorities cannot be read.
+    pub(super) async fn certificate_failure(
+        &self,
+        roots: &TrustedRoots,
+    ) -> Result<Option<TlsFailure>, TrustedRootsError> {
+        self.outbound.certificate_failure(roots, self.peer.host()).await
     }
 
     /// Whether the session can take another message: it is ready, the server has read everything we

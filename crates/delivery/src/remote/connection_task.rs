@@ -8,11 +8,13 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use mail::{Address, BodyError, BodyType, DsnNotify, Envelope, Outcome, Recipient, TlsFailure, TlsProof, TlsSession};
+use mail::{
+    Address, BodyError, BodyType, DomainTlsPolicy, Outcome, Recipient, StsTest, TlsFailure, TlsProof, TlsSession,
+};
 use net::Endpoint;
 use protocol::smtp::client::{
     CloseReason, CommandArgument, ContentSize, ForwardedClient, RecipientOutcome, SmtpClientEvent, SmtpStage,
-    Transaction, TransactionRecipient,
+    TlsPolicy, Transaction, TransactionRecipient,
 };
 use tokio::time::Instant;
 
@@ -72,8 +74,15 @@ async fn run<T>(pool: Rc<SmtpConnectionPool<T>>, mut task: Box<RemoteTask<T>>) {
         let tell_tls = |peer: &RemotePeer, failure| {
             tls_session(&task, peer, failure).into_iter().for_each(|session| pool.report(RemoteEvent::Tls(session)));
         };
+        let tell_policy = || {
+            let failures = reported_domain(&task).into_iter().flat_map(|domain| {
+                task.next_hop.tls_failures.iter().map(|failure| failure.session(domain)).collect::<Vec<_>>()
+            });
+            failures.for_each(|session| pool.report(RemoteEvent::Tls(session)));
+        };
         let may_send = || (pool.fence)(task.id);
-        let observer = TaskObserver { slow: &tell_slow, tls: &tell_tls, may_send: &may_send };
+        let observer =
+            TaskObserver { slow: &tell_slow, tls: &tell_tls, policy: &tell_policy, may_send: &may_send };
         let (end, kept) = TaskRun::new(&task, &pool.rotation, observer).run(reused).await;
         let hop = task.next_hop.clone();
         let ConnectionConfig { messages_per_connection_max, idle_connections_max, idle_time_max, .. } =
@@ -126,33 +135,37 @@ struct TaskObserver<'a> {
     slow: &'a dyn Fn(),
     /// How TLS went with a host.
     tls: &'a dyn Fn(&RemotePeer, Option<TlsFailure>),
+    /// It opens a session, so policies of the domain that cannot be met matter.
+    policy: &'a dyn Fn(),
     /// Whether its message may be sent.
     may_send: &'a dyn Fn() -> bool,
 }
 
-/// How TLS went with a host that the domain of the recipients names; None if the operator has named it, or
-/// if the session is for what this server itself has to say.
+/// How TLS went with a host that the domain of the recipients names; None if nobody is to be told.
 fn tls_session<T>(task: &RemoteTask<T>, peer: &RemotePeer, failure: Option<TlsFailure>) -> Option<TlsSession> {
     let Endpoint::Tcp(address) = peer.endpoint() else { return None };
-    if task.next_hop.is_configured || is_own(&task.envelope) {
-        return None;
-    }
-    let recipient = task.envelope.recipients.get(*task.recipients.first()? as usize)?;
+    // A host that the policy does not name is wrong whatever it proves.
+    let failure = match peer.sts_test() {
+        Some(StsTest::NotNamed) => Some(TlsFailure::HostNotNamed),
+        Some(StsTest::Named) | None => failure,
+    };
     Some(TlsSession {
-        domain: recipient.address.domain().into(),
-        host: peer.host().into(),
+        domain: reported_domain(task)?.into(),
+        host: Some(peer.host().into()),
         address: Some(address.ip()),
-        demand: peer.tls().clone(),
+        policy: DomainTlsPolicy::of_host(peer.tls(), peer.0.sts.as_ref()),
         failure,
+        reason: failure.and_then(TlsFailure::reason_code).map(Into::into),
     })
 }
 
-/// Whether this server has written the message: a report, whose session is in no report (RFC 8460 section 3),
-/// since two servers would else tell each other of nothing but that, or a notice, which strangers can have
-/// sent to any domain.
-fn is_own(envelope: &Envelope) -> bool {
-    let is_silent = |recipient: &Recipient| recipient.notify == DsnNotify::NEVER;
-    envelope.sender.is_none() && envelope.client.address.is_none() && envelope.recipients.iter().all(is_silent)
+/// The domain whose owner may want to know how TLS went. None: the operator has named the host, or wants no
+/// TLS with it, or see [`TlsSession::reported_domain`].
+fn reported_domain<T>(task: &RemoteTask<T>) -> Option<&str> {
+    if task.next_hop.is_configured || task.next_hop.config.client.tls == TlsPolicy::Never {
+        return None;
+    }
+    TlsSession::reported_domain(&task.envelope, &task.recipients)
 }
 
 /// A running task.
@@ -161,8 +174,7 @@ struct TaskRun<'a, T> {
     rotation: &'a AddressRotation,
     content: ContentSender,
     slow_detector: SlowDetector<'a>,
-    tell_tls: &'a dyn Fn(&RemotePeer, Option<TlsFailure>),
-    may_send: &'a dyn Fn() -> bool,
+    observer: TaskObserver<'a>,
     /// The outcomes of the first recipients of the task.
     outcomes: Vec<Outcome>,
 }
@@ -186,8 +198,7 @@ impl<'a, T> TaskRun<'a, T> {
             rotation,
             content: ContentSender::new(task.body.clone()),
             slow_detector: SlowDetector::new(task.next_hop.config.slow_after, observer.slow),
-            tell_tls: observer.tls,
-            may_send: observer.may_send,
+            observer,
             outcomes: Vec::with_capacity(task.recipients.len()),
         }
     }
@@ -232,8 +243,9 @@ impl<'a, T> TaskRun<'a, T> {
     }
 
     async fn open_session(&mut self) -> Result<Box<RemoteConnection>, ConnectFailure> {
+        (self.observer.policy)();
         let (next_hop, slow_detector) = (&self.task.next_hop, &mut self.slow_detector);
-        Box::pin(open_session(next_hop, self.rotation, slow_detector, self.tell_tls)).await
+        Box::pin(open_session(next_hop, self.rotation, slow_detector, self.observer.tls)).await
     }
 
     fn is_done(&self) -> bool {
@@ -260,7 +272,7 @@ impl<'a, T> TaskRun<'a, T> {
     }
 
     async fn run_transaction(&mut self, connection: &mut RemoteConnection, is_fresh: bool) -> TransactionEnd {
-        if !(self.may_send)() {
+        if !(self.observer.may_send)() {
             return self.withhold();
         }
         let transaction = match self.next_transaction(connection).await {
@@ -288,7 +300,7 @@ impl<'a, T> TaskRun<'a, T> {
         let has_logins = self.task.next_hop.config.logins.is_some();
         let mut verdicts = Vec::new();
         loop {
-            match connection.next_event(Some(&mut self.content), &mut self.slow_detector, self.may_send).await {
+            match connection.next_event(Some(&mut self.content), &mut self.slow_detector, self.observer.may_send).await {
                 ConnectionEvent::Session(SmtpClientEvent::Finished(found)) => verdicts = found,
                 ConnectionEvent::Session(SmtpClientEvent::Ready) => {
                     let facts = SessionFacts { dsn, has_logins, peer: connection.peer() };

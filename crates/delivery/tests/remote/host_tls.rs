@@ -4,7 +4,10 @@
 use std::sync::Arc;
 
 use delivery::remote::{NextHop, NextHopFeedback, RemoteDeliveryConfig};
-use mail::{DanePolicy, DaneRecord, DsnNotify, HostTls, Outcome, TlsFailure, TlsProof, VerifiedBy, VerifiedNames};
+use mail::{
+    DanePolicy, DaneRecord, DomainTlsPolicy, DsnNotify, HostTls, Outcome, StsRule, StsTest, TlsFailure,
+    TlsPolicyFailure, TlsProof, VerifiedBy, VerifiedNames,
+};
 use net::{Endpoint, TlsClient, TrustedRoots};
 use protocol::smtp::client::{self, TlsPolicy};
 
@@ -194,6 +197,70 @@ fn how_tls_went_is_told_for_each_session_with_a_host_that_the_domain_names() {
             assert!(domains.eq(expected.iter().map(|_| "example.net")), "{tls}");
         });
     }
+}
+
+#[test]
+fn a_policy_that_is_tried_out_is_told_and_demands_nothing() {
+    for (test, expected) in [(StsTest::Named, TlsFailure::Untrusted), (StsTest::NotNamed, TlsFailure::HostNotNamed)] {
+        run_test(async move {
+            let seen = ServerActivity::default();
+            let mut hop = Arc::unwrap_or_clone(demanding_hop(&HostTls::Transport, &[server(&seen).await]));
+            let rule = StsRule { policy: ["mode: testing".into()].into(), test: Some(test) };
+            hop.tiers.iter_mut().flatten().for_each(|target| target.sts = Some(rule.clone()));
+            hop.is_configured = false;
+            let mut delivery = TestDelivery::new();
+            assert_eq!(summary(&delivery.send(&Arc::new(hop), TO, body(TEXT)).await), ["relayed"]);
+            let [told] = &*delivery.tls_sessions else { panic!("one session") };
+            assert_eq!((told.failure, &told.policy), (Some(expected), &DomainTlsPolicy::Sts(Some(rule.policy))));
+            assert_eq!(told.reason.as_deref(), expected.reason_code());
+        });
+    }
+}
+
+#[test]
+fn what_is_wrong_with_a_policy_is_told_once_for_each_session() {
+    run_test(async {
+        let seen = ServerActivity::default();
+        let mut hop = Arc::unwrap_or_clone(demanding_hop(&HostTls::Transport, &[server(&seen).await]));
+        let failure = TlsPolicyFailure {
+            host: Some("mx9.example".into()),
+            policy: DomainTlsPolicy::Tlsa(None),
+            failure: TlsFailure::DnssecInvalid,
+            reason: None,
+        };
+        hop.tls_failures = vec![failure.clone()];
+        for (is_configured, expected) in [(false, 1), (true, 0)] {
+            hop.is_configured = is_configured;
+            let (hop, mut delivery) = (Arc::new(hop.clone()), TestDelivery::new());
+            for _ in 0..2 {
+                delivery.send(&hop, TO, body(TEXT)).await;
+            }
+            let told = delivery.tls_sessions.iter().filter(|session| **session == failure.session("example.net"));
+            assert_eq!(told.count(), expected);
+        }
+    });
+}
+
+#[test]
+fn a_transport_that_wants_no_tls_tells_nothing_about_its_hosts() {
+    run_test(async {
+        let seen = ServerActivity::default();
+        let inner = seen.clone();
+        let endpoint = serve(&seen, move |mut connection, _| {
+            let seen = inner.clone();
+            async move {
+                connection.greet("250-mx\r\n250 STARTTLS\r\n").await;
+                serve_messages(&mut connection, &seen).await;
+            }
+        });
+        let mut hop = Arc::unwrap_or_clone(demanding_hop(&HostTls::Transport, &[endpoint.await]));
+        hop.is_configured = false;
+        let client = client::SmtpClientConfig { tls: TlsPolicy::Never, ..client() }.into();
+        hop.config = Arc::new(RemoteDeliveryConfig { client, ..(*hop.config).clone() });
+        let mut delivery = TestDelivery::new();
+        assert_eq!(summary(&delivery.send(&Arc::new(hop), TO, body(TEXT)).await), ["relayed"]);
+        assert_eq!(delivery.tls_sessions, []);
+    });
 }
 
 /// A null sender or NOTIFY=NEVER alone may be of a client.

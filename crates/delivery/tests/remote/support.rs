@@ -324,10 +324,18 @@ pub(crate) fn hop(config: RemoteDeliveryConfig, endpoints: &[Endpoint]) -> Arc<N
             host: format!("mx{number}.example").into(),
             endpoint: endpoint.clone(),
             tls: HostTls::Transport,
+            sts: None,
         }]
     };
     let tiers = endpoints.iter().enumerate().map(target).collect();
-    Arc::new(NextHop { name: "hop".into(), config_version: 0, is_configured: true, tiers, config: Arc::new(config) })
+    Arc::new(NextHop {
+        name: "hop".into(),
+        config_version: 0,
+        is_configured: true,
+        tiers,
+        config: Arc::new(config),
+        tls_failures: Vec::new(),
+    })
 }
 
 pub(crate) fn task(hop: &Arc<NextHop>, ticket: u32, recipients: &[&str], body: Body) -> RemoteTask<u32> {

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::test_server::{NEGATIVE_TTL, TestNameServer};
 use dns::{QueryConfig, ResolverConfig};
 use route::{Config, Route, RouteAnswer, Router};
+use sim_dns::{NEGATIVE_TTL, TestNameServer};
 use tokio::task::JoinSet;
 
 fn with_query(query: QueryConfig) -> ResolverConfig {

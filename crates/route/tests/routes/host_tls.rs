@@ -5,11 +5,11 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use crate::test_server::TestNameServer;
 use dns::{QueryConfig, ResolverConfig};
-use mail::OperatorLog;
+use mail::{DomainTlsPolicy, OperatorLog, StsTest};
 use mta_sts::{FetchConfig, PolicyCache};
-use route::{Config, RouteAnswer, RouteRule, Router, TlsDemand, TlsOptions};
+use route::{Config, Route, RouteAnswer, RouteRule, Router, TlsDemand, TlsOptions};
+use sim_dns::TestNameServer;
 use tempfile::TempDir;
 
 /// A signed zone with a host at an address, without TLSA records.
@@ -34,7 +34,7 @@ impl Case {
         Case { options, validating: true, policies: None, rules: Vec::new() }
     }
 
-    async fn route(&self, lines: &str, destination: &str) -> String {
+    async fn resolve(&self, lines: &str, destination: &str) -> Route {
         let zone = TestNameServer::serve(lines).await;
         let query = QueryConfig {
             servers: vec![zone.address],
@@ -50,7 +50,17 @@ impl Case {
             rules: self.rules.clone(),
             ..Config::new("mx.we.example")
         };
-        let route = Router::new(config).unwrap().route(destination).await;
+        Router::new(config).unwrap().route(destination).await
+    }
+
+    /// The failures for reports to the domain: the host, the policy and the result type.
+    async fn failures(&self, lines: &str, destination: &str) -> Vec<(Option<Box<str>>, DomainTlsPolicy, &'static str)> {
+        let failures = self.resolve(lines, destination).await.tls_failures;
+        failures.into_iter().map(|failed| (failed.host, failed.policy, failed.failure.as_str())).collect()
+    }
+
+    async fn route(&self, lines: &str, destination: &str) -> String {
+        let route = self.resolve(lines, destination).await;
         match route.answer {
             RouteAnswer::Hosts(hosts) => {
                 let mut text = String::new();
@@ -286,12 +296,64 @@ async fn an_enforced_policy_demands_the_names_of_its_hosts_and_leaves_out_all_ot
     assert!(text.starts_with("defer 451 4.7.5 No mail host of d.example meets its TLS policy"), "{text}");
     let text = case("testing", "mx.third.example").route(STS, "d.example").await;
     assert!(text.starts_with("mx.d.example: as the transport requires; mx.other.example: as"), "{text}");
-    assert!(text.contains("it is not enforced"), "{text}");
+    assert!(text.contains("it is tried out and reported, not enforced]"), "{text}");
+    assert!(text.ends_with("[mx.other.example is not named by the policy, and would be left out]"), "{text}");
     let off = Case { options: TlsOptions::NONE, ..case("enforce", "mx.third.example") };
     assert_eq!(
         off.route(STS, "d.example").await,
         "mx.d.example: as the transport requires; mx.other.example: as the transport requires;"
     );
+}
+
+fn sts(mode: &str, mx: &str) -> DomainTlsPolicy {
+    let lines = ["version: STSv1".into(), format!("mode: {mode}"), format!("mx: {mx}"), "max_age: 86400".into()];
+    DomainTlsPolicy::Sts(Some(lines.into_iter().map(Into::into).collect()))
+}
+
+#[tokio::test]
+async fn hosts_that_are_left_out_are_reported_to_the_domain_and_not_for_a_next_hop_of_the_operator() {
+    let folder = TempDir::new().unwrap();
+    let case = |mode: &str, mx: &str| Case {
+        policies: Some(policies(&folder, "d.example", mode, mx)),
+        validating: false,
+        ..Case::demanding(TlsDemand::Nothing)
+    };
+    let other = (Some("mx.other.example".into()), sts("enforce", "*.d.example"), "validation-failure");
+    assert_eq!(case("enforce", "*.d.example").failures(STS, "d.example").await, [other]);
+    let failures = case("enforce", "*.d.example").resolve(STS, "d.example").await.tls_failures;
+    assert_eq!(failures[0].reason.as_deref(), Some("mx-host-not-in-policy"));
+    // Without any host, too.
+    let third = case("enforce", "mx.third.example");
+    assert_eq!(third.failures(STS, "d.example").await.len(), 2);
+    assert_eq!(case("testing", "mx.third.example").failures(STS, "d.example").await, []);
+    let rule = RouteRule {
+        pattern: "relayed.example".parse().unwrap(),
+        transport: "smtp".into(),
+        next_hop: Some("mx:d.example".parse().unwrap()),
+        next_hop_table: None,
+    };
+    assert_eq!(Case { rules: vec![rule], ..third }.failures(STS, "relayed.example").await, []);
+    let broken = with_tlsa(&[]) + "_25._tcp.mx.d.example ! SERVFAIL\n";
+    let failed = (Some("mx.d.example".into()), DomainTlsPolicy::Tlsa(None), "dnssec-invalid");
+    assert_eq!(Case::demanding(TlsDemand::Dane).failures(&broken, "d.example").await, [failed]);
+}
+
+#[tokio::test]
+async fn a_policy_that_is_tried_out_goes_with_the_hosts() {
+    let folder = TempDir::new().unwrap();
+    for (mode, expected) in [("testing", [Some(StsTest::Named), Some(StsTest::NotNamed)]), ("enforce", [None; 2])] {
+        let case = Case {
+            policies: Some(policies(&folder, "d.example", mode, "mx.d.example")),
+            validating: false,
+            ..Case::demanding(TlsDemand::Nothing)
+        };
+        let route = case.resolve(STS, "d.example").await;
+        let RouteAnswer::Hosts(hosts) = route.answer else { panic!("hosts") };
+        for (host, test) in hosts.tiers.iter().flatten().zip(expected) {
+            let rule = host.sts.as_ref().unwrap();
+            assert_eq!((DomainTlsPolicy::Sts(Some(rule.policy.clone())), rule.test), (sts(mode, "mx.d.example"), test));
+        }
+    }
 }
 
 #[tokio::test]

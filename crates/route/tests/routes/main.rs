@@ -6,4 +6,3 @@ mod dns_queries;
 mod host_tls;
 mod record_types;
 mod routing;
-mod test_server;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::test_server::TestNameServer;
 use dns::{AddressFamilies, DnsAnswer, QueryConfig, QueryType, Resolver, ResolverConfig, TlsaRecord};
+use sim_dns::TestNameServer;
 
 /// A test zone, and a resolver for it.
 async fn resolver(lines: &str, validating: bool) -> (Resolver, TestNameServer) {

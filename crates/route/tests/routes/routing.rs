@@ -4,13 +4,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::test_server::TestNameServer;
 use dns::{AddressFamilies, QueryConfig, ResolverConfig};
 use lookup::{LookupFuture, Table};
 use route::{
     Config, DomainRoute, DomainTableRoute, Endpoint, EndpointOptions, NextHopHosts, Route, RouteAnswer, RouteRule,
     Router,
 };
+use sim_dns::TestNameServer;
 
 /// A configuration for this server, with short timeouts.
 fn config(zone: &TestNameServer) -> Config {

@@ -145,6 +145,7 @@ mod tests {
             mx_host: "mx".into(),
             receiving_ip: None,
             failure: None,
+            reason: None,
         });
         Observation { subject: ReportSubject { kind: ReportKind::Tls, domain: "a.example".into() }, policy: None, row }
     }

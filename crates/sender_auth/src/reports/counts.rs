@@ -232,6 +232,7 @@ mod tests {
             mx_host: host.into(),
             receiving_ip: None,
             failure: None,
+            reason: None,
         });
         Observation { subject: subject(domain), policy: None, row }
     }

@@ -147,10 +147,13 @@ pub struct TlsRow {
     pub policy_type: Box<str>,
     /// The policy as text; empty without one.
     pub policy_strings: Vec<Box<str>>,
-    /// The host, as its MX record names it.
+    /// The host, as its MX record names it; empty if the failure is that of the policy.
     pub mx_host: Box<str>,
     /// Its address.
     pub receiving_ip: Option<IpAddr>,
     /// The result type of RFC 8460 section 4.3; None: the session was as the policy wants it.
     pub failure: Option<Box<str>>,
+    /// More about the failure, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<Box<str>>,
 }

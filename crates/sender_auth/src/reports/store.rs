@@ -244,6 +244,7 @@ mod tests {
             mx_host: host.into(),
             receiving_ip: None,
             failure: None,
+            reason: None,
         });
         Observation { subject: ReportSubject { kind: ReportKind::Tls, domain: domain.into() }, policy: None, row }
     }

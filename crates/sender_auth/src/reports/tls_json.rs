@@ -1,5 +1,6 @@
 //! The text of an SMTP TLS report (RFC 8460 section 4.4). Rows of the same policy are one entry, with the
-//! sessions that went well and details about those that did not.
+//! sessions that went well and details about those that did not. `mx-host` has the patterns of an MTA-STS
+//! policy, and for other policies the hosts that were used.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -25,7 +26,7 @@ pub(super) fn tls_json(report: &CollectedReport, reporter: &Reporter) -> Value {
     for (row, count) in &report.rows {
         let ReportRow::Tls(row) = row else { continue };
         let sessions = policies.entry((&row.policy_type, &row.policy_strings)).or_default();
-        if !sessions.hosts.contains(&&*row.mx_host) {
+        if !row.mx_host.is_empty() && !sessions.hosts.contains(&&*row.mx_host) {
             sessions.hosts.push(&row.mx_host);
         }
         match &row.failure {
@@ -53,7 +54,11 @@ fn policy_json(
     if !strings.is_empty() {
         policy["policy-string"] = json!(strings);
     }
-    policy["mx-host"] = json!(sessions.hosts);
+    let patterns: Vec<&str> = strings.iter().filter_map(|line| line.strip_prefix("mx: ")).collect();
+    let hosts = if policy_type == "sts" { &patterns } else { &sessions.hosts };
+    if !hosts.is_empty() {
+        policy["mx-host"] = json!(hosts);
+    }
     let failed: u64 = sessions.failures.iter().map(|(.., count)| count).sum();
     let summary =
         json!({ "total-successful-session-count": sessions.successes, "total-failure-session-count": failed });
@@ -65,13 +70,15 @@ fn policy_json(
 }
 
 fn failure_json((row, result, count): &(&TlsRow, &str, u64)) -> Value {
-    let mut details = json!({
-        "result-type": result,
-        "receiving-mx-hostname": row.mx_host,
-        "failed-session-count": count,
-    });
+    let mut details = json!({ "result-type": result, "failed-session-count": count });
+    if !row.mx_host.is_empty() {
+        details["receiving-mx-hostname"] = json!(row.mx_host);
+    }
     if let Some(address) = row.receiving_ip {
         details["receiving-ip"] = json!(address);
+    }
+    if let Some(reason) = &row.reason {
+        details["failure-reason-code"] = json!(reason);
     }
     details
 }
@@ -89,13 +96,15 @@ mod tests {
 
     #[test]
     fn rows_of_one_policy_are_one_entry() {
+        let sts = || vec!["mode: enforce".into(), "mx: *.a.example".into()];
         let row = |policy_type: &str, host: &str, failure: Option<&str>| {
             ReportRow::Tls(TlsRow {
                 policy_type: policy_type.into(),
-                policy_strings: if policy_type == "sts" { vec!["mode: enforce".into()] } else { Vec::new() },
+                policy_strings: if policy_type == "sts" { sts() } else { Vec::new() },
                 mx_host: host.into(),
                 receiving_ip: "192.0.2.1".parse().ok(),
                 failure: failure.map(Into::into),
+                reason: failure.filter(|_| host.is_empty()).map(|_| "no answer".into()),
             })
         };
         let report = CollectedReport {
@@ -104,6 +113,7 @@ mod tests {
             rows: vec![
                 (row("sts", "mx1.a.example", None), 5),
                 (row("sts", "mx\"2", Some("certificate-expired")), 2),
+                (row("sts", "", Some("sts-policy-fetch-error")), 1),
                 (row("no-policy-found", "mx1.a.example", None), 1),
             ],
             begin: 1_795_392_000,
@@ -121,10 +131,13 @@ mod tests {
         assert_eq!(policies.len(), 2);
         assert_eq!(policies[0]["policy"]["policy-type"], "no-policy-found");
         let sts = &policies[1];
-        assert_eq!(sts["summary"], json!({"total-successful-session-count": 5, "total-failure-session-count": 2}));
-        assert_eq!(sts["policy"]["policy-string"], json!(["mode: enforce"]));
-        assert_eq!(sts["policy"]["mx-host"], json!(["mx1.a.example", "mx\"2"]));
+        assert_eq!(sts["summary"], json!({"total-successful-session-count": 5, "total-failure-session-count": 3}));
+        assert_eq!(sts["policy"]["policy-string"], json!(["mode: enforce", "mx: *.a.example"]));
+        assert_eq!(sts["policy"]["mx-host"], json!(["*.a.example"]));
+        assert_eq!(policies[0]["policy"]["mx-host"], json!(["mx1.a.example"]));
         assert_eq!(sts["failure-details"][0]["result-type"], "certificate-expired");
         assert_eq!(sts["failure-details"][0]["receiving-ip"], "192.0.2.1");
+        assert_eq!(sts["failure-details"][1]["failure-reason-code"], "no answer");
+        assert_eq!(sts["failure-details"][1].get("receiving-mx-hostname"), None);
     }
 }

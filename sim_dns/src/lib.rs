@@ -24,6 +24,8 @@
 //! | `UNASKED`  | the AD bit for queries without it too                         |
 //! | `CUT`      | the usual answer, marked as truncated even over TCP           |
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 use std::collections::{HashMap, HashSet};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -41,12 +43,12 @@ use tokio::net::{TcpListener, UdpSocket};
 use tokio::sync::watch;
 
 /// The TTL of negative answers, in seconds.
-pub(crate) const NEGATIVE_TTL: u32 = 60;
+pub const NEGATIVE_TTL: u32 = 60;
 
 /// A server that runs until it is dropped.
-pub(crate) struct TestNameServer {
+pub struct TestNameServer {
     /// Its address, for UDP and TCP.
-    pub(crate) address: SocketAddr,
+    pub address: SocketAddr,
     state: Arc<State>,
     _server: Server<ZoneHandler>,
 }
@@ -80,7 +82,7 @@ struct Sections {
 
 impl TestNameServer {
     /// Serves these lines.
-    pub(crate) async fn serve(lines: &str) -> TestNameServer {
+    pub async fn serve(lines: &str) -> TestNameServer {
         let state = Arc::new(State::parse(lines));
         let mut server = Server::new(ZoneHandler(state.clone()));
         let (udp, tcp) = sockets().await;
@@ -91,38 +93,38 @@ impl TestNameServer {
     }
 
     /// The number of queries for a name and type, as in `mx1.example.org A`.
-    pub(crate) fn query_count(&self, question: &str) -> usize {
+    pub fn query_count(&self, question: &str) -> usize {
         self.state.queries.borrow().asked.iter().filter(|(asked, _)| asked == question).count()
     }
 
     /// The number of queries.
-    pub(crate) fn query_count_total(&self) -> usize {
+    pub fn query_count_total(&self) -> usize {
         self.state.queries.borrow().asked.len()
     }
 
     /// The number of queries over TCP.
-    pub(crate) fn over_tcp(&self) -> usize {
+    pub fn over_tcp(&self) -> usize {
         self.state.queries.borrow().over_tcp
     }
 
     /// The number of queries with the AD bit.
-    pub(crate) fn with_ad(&self) -> usize {
+    pub fn with_ad(&self) -> usize {
         self.state.queries.borrow().with_ad
     }
 
     /// Waits until this many queries are held.
-    pub(crate) async fn wait_until_held(&self, count: usize) {
+    pub async fn wait_until_held(&self, count: usize) {
         let mut questions = self.state.queries.subscribe();
         questions.wait_for(|questions| questions.held.len() >= count).await.unwrap();
     }
 
     /// The maximum number of queries held at the same time.
-    pub(crate) fn held_max(&self) -> usize {
+    pub fn held_max(&self) -> usize {
         self.state.queries.borrow().held_max
     }
 
     /// Releases all held queries, and holds no more.
-    pub(crate) fn release_held(&self) {
+    pub fn release_held(&self) {
         self.state.released.send_replace(true);
     }
 }
