@@ -12,7 +12,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use import::postfix::{self, FileReader, NewFile};
+use import::{FileReader, NewFile, postfix};
 
 use crate::exit::{self, ExitError};
 use crate::stderr::print_stderr;

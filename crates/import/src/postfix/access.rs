@@ -16,7 +16,7 @@ use super::listeners::quoted_networks;
 use super::logins::OTHER_SENDER_CHECKS;
 use super::lookups::MapRef;
 use super::map_text::TableUse;
-use super::networks::IpNet;
+use crate::ip_net::IpNet;
 use super::restrictions::{ClientKind, LISTS, Restriction, RestrictionLists};
 use super::words::{braced, list};
 

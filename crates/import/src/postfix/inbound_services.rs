@@ -7,7 +7,7 @@ use super::Conversion;
 use super::delivery_methods::port;
 use super::main_cf::MainCf;
 use super::master_cf::Service;
-use super::networks::{IpNet, intersection};
+use crate::ip_net::{IpNet, intersection};
 use super::restrictions::{ClientKind, LISTS, RestrictionLists};
 use super::words::list;
 

@@ -8,7 +8,7 @@ use super::Conversion;
 use super::config_draft::{TomlSection, quoted, quoted_list};
 use super::inbound_services::{self, InboundService, TlsLevel};
 use super::master_cf::Service;
-use super::networks::IpNet;
+use crate::ip_net::IpNet;
 use super::restrictions::ClientKind;
 use super::words::duration_seconds;
 

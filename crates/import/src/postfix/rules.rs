@@ -8,7 +8,7 @@ use super::access_table::{self, AccessAction, AccessSubject, AccessTableContent,
 use super::config_draft::{TomlSection, quoted};
 use super::listeners::quoted_networks;
 use super::lookups::{MapRef, file_name};
-use super::networks::IpNet;
+use crate::ip_net::IpNet;
 use super::words::list;
 
 /// The source of a rule.

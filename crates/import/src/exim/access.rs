@@ -1,0 +1,339 @@
+//! ACLs as access rules. The statements of an ACL are a list of rules: `accept` ends the list, `deny` and `drop`
+//! refuse, `require` refuses what does not fulfil it, and `warn` decides nothing.
+//!
+//! A statement that refuses by a condition without a counterpart defers what its other conditions match. One that
+//! accepts by such a condition is left out, so the rest of the list applies. Both are told of.
+
+use super::Conversion;
+use super::domains::{DomainGroup, Truth, applies};
+use super::sections::{AclItem, AclStatement, MODIFIERS};
+use super::statements::{RuleCondition, RuleKeys};
+use crate::config_draft::{TomlSection, quoted};
+
+/// ACLs and the stage of their rules.
+const STAGES: [(&str, &str); 5] = [
+    ("acl_smtp_connect", "connect"),
+    ("acl_smtp_helo", "helo"),
+    ("acl_smtp_mail", "mail"),
+    ("acl_smtp_rcpt", "rcpt"),
+    ("acl_smtp_data", "message"),
+];
+/// ACLs without rules.
+const OTHER_ACLS: [&str; 6] =
+    ["acl_smtp_predata", "acl_smtp_mime", "acl_smtp_dkim", "acl_smtp_data_prdr", "acl_smtp_auth", "acl_smtp_starttls"];
+/// Conditions on the content, for which there are filters.
+const CONTENT: [&str; 6] = ["malware", "spam", "regex", "mime_regex", "decode", "av_scanner"];
+/// Rules that one statement may become.
+const RULES_MAX: usize = 64;
+
+/// A rule under construction.
+struct Rule {
+    keys: RuleKeys,
+    action: &'static str,
+    reply: Option<String>,
+    /// Whether it comes after `accept authenticated = *`.
+    after_users: bool,
+}
+
+impl Conversion<'_> {
+    /// Writes the rules of all ACLs.
+    pub(super) fn access(&mut self) {
+        self.rejected_hosts();
+        for (option, stage) in STAGES {
+            let Some(statements) = self.acl_of(option).map(<[AclStatement]>::to_vec) else {
+                if self.config.main.value(option).is_some() && option != "acl_smtp_rcpt" {
+                    self.draft.add_behavior_change(format!(
+                        "Mail that {option} refused is accepted: the name of this ACL depends on the message."
+                    ));
+                }
+                continue;
+            };
+            self.draft.mapped(option);
+            let mut rules = Vec::new();
+            let mut after_users = false;
+            for statement in &statements {
+                self.statement(statement, stage, after_users, &mut rules);
+                let is_for_users = statement.verb == "accept" && statement.items.iter().any(|it| it.name == "authenticated");
+                after_users |= is_for_users && self.relay.users;
+            }
+            while rules.last().is_some_and(|rule| rule.action == "accept") {
+                rules.pop();
+            }
+            self.refuse_partly_open_domains(stage, &mut rules);
+            self.write_rules(stage, rules);
+        }
+        for option in OTHER_ACLS.iter().filter(|name| self.config.main.value(name).is_some()) {
+            self.draft.mapped(option);
+            self.draft.add_behavior_change(format!("Mail that {option} refused is accepted: this ACL has no counterpart."));
+        }
+    }
+
+    fn rejected_hosts(&mut self) {
+        let option = "host_reject_connection";
+        let Some(value) = self.config.main.value(option) else { return };
+        let set = self.hosts(value);
+        self.draft.mapped(option);
+        if !set.unknown.is_empty() {
+            let what = set.unknown.join(", ");
+            self.draft.add_behavior_change(format!("Clients in {what} ({option}) are accepted: these are not networks."));
+        }
+        if !set.networks.is_empty() {
+            let clients = super::statements::quoted_networks(&set.networks);
+            let block = TomlSection::new("[[access]]").key("name", quoted("rejected hosts"), "");
+            self.draft.add(block.key("clients", clients, option).key("action", quoted("refuse"), ""));
+        }
+    }
+
+    /// Domains that only some strangers may send to are closed for all whom no rule accepts.
+    fn refuse_partly_open_domains(&mut self, stage: &str, rules: &mut Vec<Rule>) {
+        if stage != "rcpt" {
+            return;
+        }
+        let partly = |group: &&DomainGroup| self.accepts_strangers(group) == Truth::Maybe;
+        let partly: Vec<DomainGroup> = self.groups.iter().filter(partly).cloned().collect();
+        for group in partly {
+            let keys = match &group {
+                DomainGroup::Name(name) => vec![("recipients", format!("[{}]", quoted(&format!("@{name}"))))],
+                DomainGroup::Subdomains(name) => vec![("recipients", format!("[{}]", quoted(&format!("@*.{name}"))))],
+                DomainGroup::Lookup(lookup) => match self.domain_table(&lookup.clone()) {
+                    Ok(table) => vec![("recipients_in", quoted(&table))],
+                    Err(_) => continue,
+                },
+                DomainGroup::Foreign => continue,
+            };
+            rules.push(Rule { keys, action: "refuse", reply: None, after_users: self.relay.users });
+        }
+    }
+
+    fn statement(&mut self, statement: &AclStatement, stage: &str, after_users: bool, rules: &mut Vec<Rule>) {
+        if statement.verb == "warn" || self.is_known_elsewhere(statement, stage) {
+            return;
+        }
+        let conditions: Vec<AclItem> =
+            statement.items.iter().filter(|it| !MODIFIERS.contains(&it.name.as_str())).cloned().collect();
+        if statement.verb == "require" {
+            for item in conditions {
+                let failed = AclItem { negated: !item.negated, ..item };
+                let items = vec![failed];
+                self.refusing(&AclStatement { verb: "deny".into(), items }, statement, stage, after_users, rules);
+            }
+            return;
+        }
+        let bare = AclStatement { verb: statement.verb.clone(), items: conditions };
+        match statement.verb.as_str() {
+            "accept" | "discard" => self.accepting(&bare, statement, stage, rules),
+            _ => self.refusing(&bare, statement, stage, after_users, rules),
+        }
+    }
+
+    /// Whether a statement decides only what is decided without rules: who may relay, and what Exim counts by itself.
+    fn is_known_elsewhere(&mut self, statement: &AclStatement, stage: &str) -> bool {
+        let has = |name: &str| statement.items.iter().find(|item| item.name == name);
+        if has("condition").is_some_and(|item| item.value.contains("$rcpt_count")) {
+            self.draft.rules.push((statement.summary(), "see `errors` of [limits]".into()));
+            return true;
+        }
+        if has("ratelimit").is_some() {
+            self.rate_limit(statement);
+            return true;
+        }
+        if stage == "rcpt" && statement.verb != "accept" && self.is_for_foreign_domains(statement) {
+            return true;
+        }
+        let is_content = statement.items.iter().any(|item| CONTENT.contains(&item.name.as_str()));
+        let is_long_line = has("condition").is_some_and(|item| item.value.contains("$max_received_linelength"));
+        let is_syntax = has("verify").is_some_and(|item| item.value.trim().starts_with("header_"));
+        if is_content {
+            let what = statement.summary();
+            self.draft.add_behavior_change(format!(
+                "Mail that `{what}` refused is accepted until its scanner is a filter: see [[milter]] and [[content]]."
+            ));
+        } else if is_long_line || is_syntax {
+            self.draft.add_behavior_change(
+                "Messages with lines of more than 998 octets, or with malformed addresses in their header, are accepted.",
+            );
+        }
+        is_content || is_long_line || is_syntax
+    }
+
+    /// Whether it refuses only domains that strangers may not send to, whatever else it says.
+    fn is_for_foreign_domains(&self, statement: &AclStatement) -> bool {
+        let others = ["domains", "hosts", "authenticated", "verify"];
+        let conditions: Vec<&AclItem> =
+            statement.items.iter().filter(|it| !MODIFIERS.contains(&it.name.as_str())).collect();
+        let is_plain = conditions.iter().all(|item| others.contains(&item.name.as_str()));
+        let Some(domains) = conditions.iter().find(|item| item.name == "domains") else { return false };
+        let is_negated = domains.negated ^ (statement.verb == "require");
+        let items = self.domain_items(&domains.value);
+        let is_spared = |group: &DomainGroup| {
+            self.accepts_strangers(group) == Truth::No || applies(&items, group).negated(is_negated) == Truth::No
+        };
+        is_plain && conditions.len() <= 3 && self.groups.iter().all(is_spared)
+    }
+
+    fn accepting(&mut self, bare: &AclStatement, whole: &AclStatement, stage: &str, rules: &mut Vec<Rule>) {
+        let before_endpass: Vec<AclItem> = bare.items.iter().filter(|item| item.name != "authenticated").cloned().collect();
+        if before_endpass.len() < bare.items.len() {
+            // Rules after this one are not for users.
+            return;
+        }
+        match self.alternatives(&before_endpass) {
+            Ok(alternatives) => rules.extend(alternatives.into_iter().map(|keys| Rule {
+                keys,
+                action: "accept",
+                reply: None,
+                after_users: false,
+            })),
+            Err((_, unsupported)) if stage != "message" => {
+                let what = whole.summary();
+                self.draft.rules.push((
+                    what,
+                    format!("left out, because `{unsupported}` has no counterpart; the statements after it apply to this mail"),
+                ));
+            }
+            Err(_) => {}
+        }
+    }
+
+    fn refusing(
+        &mut self,
+        bare: &AclStatement,
+        whole: &AclStatement,
+        stage: &str,
+        after_users: bool,
+        rules: &mut Vec<Rule>,
+    ) {
+        // For users it never holds, so it is a rule for all others.
+        let is_login = |item: &AclItem| item.name == "authenticated" && item.negated && item.value.trim() == "*";
+        let after_users = after_users || bare.items.iter().any(is_login);
+        let items: Vec<AclItem> = bare.items.iter().filter(|item| !is_login(item)).cloned().collect();
+        let is_sender_test = items.iter().any(|item| item.name == "verify" && item.negated);
+        let (alternatives, action) = match self.alternatives(&items) {
+            Ok(alternatives) => (alternatives, if bare.verb == "defer" { "defer" } else { "refuse" }),
+            Err((alternatives, unsupported)) => {
+                self.draft.add_behavior_change(format!(
+                    "Mail to which the other conditions of `{}` apply is deferred: `{unsupported}` has no counterpart. \
+                     Replace the rule in [[access]].",
+                    whole.summary()
+                ));
+                (alternatives, "defer")
+            }
+        };
+        if is_sender_test && !alternatives.is_empty() {
+            self.tell_of_verification(&items);
+        }
+        let reply = (action == "refuse").then(|| self.reply(whole, stage)).flatten();
+        rules.extend(alternatives.into_iter().map(|keys| Rule { keys, action, reply: reply.clone(), after_users }));
+    }
+
+    /// What a verification found that our rules do not.
+    fn tell_of_verification(&mut self, items: &[AclItem]) {
+        for item in items.iter().filter(|item| item.name == "verify") {
+            let told = match item.value.split('/').next().unwrap_or_default().trim() {
+                "sender" if item.value.contains("callout") => {
+                    "Senders that do not exist are accepted if their domain exists: no callout is made."
+                }
+                "sender" => "Senders in your own domains that do not exist are accepted: only the domain is verified.",
+                "helo" => "Clients whose HELO name exists, but is that of another host, are accepted.",
+                _ => continue,
+            };
+            self.draft.add_behavior_change(told);
+        }
+    }
+
+    /// The text of `message`, if it is the same for all mail.
+    fn reply(&self, statement: &AclStatement, stage: &str) -> Option<String> {
+        let text = self.expander.constant(statement.modifier("message")?)?;
+        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let is_fit = !text.is_empty() && text.len() < 400 && text.chars().all(|c| c == ' ' || c.is_ascii_graphic());
+        let code = if stage == "connect" { "554" } else { "550" };
+        (is_fit && !text.starts_with(|c: char| c.is_ascii_digit())).then(|| format!("{code} 5.7.1 {text}"))
+    }
+
+    /// The rules whose conditions are all of these, one for each combination; without any they never apply.
+    ///
+    /// # Errors
+    ///
+    /// A condition has no counterpart: the rules without it, and the condition.
+    fn alternatives(&mut self, items: &[AclItem]) -> Result<Vec<RuleKeys>, (Vec<RuleKeys>, String)> {
+        let mut made: Vec<RuleKeys> = vec![Vec::new()];
+        let mut lost = None;
+        for item in items {
+            match self.rule_condition(item) {
+                RuleCondition::Always => {}
+                RuleCondition::Never => return Ok(Vec::new()),
+                RuleCondition::Unsupported(what) => lost = lost.or(Some(what)),
+                RuleCondition::AnyOf(alternatives) => {
+                    let both = |keys: &RuleKeys, more: &RuleKeys| -> Option<RuleKeys> {
+                        let is_free = more.iter().all(|(name, _)| keys.iter().all(|(known, _)| known != name));
+                        is_free.then(|| keys.iter().chain(more).cloned().collect())
+                    };
+                    let combined: Option<Vec<RuleKeys>> =
+                        made.iter().flat_map(|keys| alternatives.iter().map(move |more| both(keys, more))).collect();
+                    match combined.filter(|combined| combined.len() <= RULES_MAX) {
+                        Some(combined) => made = combined,
+                        None => lost = lost.or(Some(format!("{} with the conditions before it", item.name))),
+                    }
+                }
+            }
+        }
+        match lost {
+            None => Ok(made),
+            Some(lost) => Err((made, lost)),
+        }
+    }
+
+    fn write_rules(&mut self, stage: &str, rules: Vec<Rule>) {
+        for (number, rule) in (1..).zip(rules) {
+            // Rules about the verdict of SPF decide about whole messages, and are in no list.
+            let is_spf = rule.keys.iter().any(|(key, _)| *key == "spf");
+            let mut block = TomlSection::new("[[access]]").key("name", quoted(&format!("{stage} {number}")), "");
+            if !is_spf {
+                block = block.key("list", quoted(stage), "").key("stage", quoted(stage), "");
+            }
+            if rule.after_users && rule.action != "accept" {
+                block.set("users", "false".into(), "");
+            }
+            let has_recipients = |key: &str| key.starts_with("recipients");
+            let keys = rule.keys.into_iter().filter(|(key, _)| !is_spf || !has_recipients(key));
+            keys.for_each(|(key, value)| block.set(key, value, ""));
+            block.set("action", quoted(rule.action), "");
+            if let Some(reply) = rule.reply {
+                block.set("reply", quoted(&reply), "");
+            }
+            self.draft.add(block);
+        }
+    }
+
+    /// `ratelimit = N / PERIOD / ...` as a `[[limit]]`.
+    fn rate_limit(&mut self, statement: &AclStatement) {
+        let item = statement.items.iter().find(|item| item.name == "ratelimit");
+        let parts: Vec<&str> = item.map(|item| item.value.split('/').map(str::trim).collect()).unwrap_or_default();
+        let is_plain = statement.items.iter().all(|it| it.name == "ratelimit" || MODIFIERS.contains(&it.name.as_str()));
+        let unit = |option: &str| match option {
+            "per_mail" | "per_conn" => Some("messages"),
+            "per_rcpt" => Some("recipients"),
+            _ => None,
+        };
+        let by = match parts.get(2..).unwrap_or_default().iter().find(|it| it.starts_with('$')) {
+            None | Some(&"$sender_host_address") => Some("client"),
+            Some(&"$authenticated_id") => Some("user"),
+            Some(&"$sender_address") => Some("sender"),
+            Some(_) => None,
+        };
+        let count = parts.first().and_then(|text| text.parse::<u32>().ok()).filter(|count| *count > 0);
+        let period = parts.get(1).filter(|text| text.len() > 1 && text.ends_with(['s', 'm', 'h', 'd']));
+        let period = period.filter(|text| text[..text.len() - 1].chars().all(|c| c.is_ascii_digit()));
+        match (is_plain && statement.verb != "warn", count, period, by) {
+            (true, Some(count), Some(period), Some(by)) => {
+                let what = parts.iter().find_map(|option| unit(option)).unwrap_or("messages");
+                let block = TomlSection::new("[[limit]]").key("by", quoted(by), "ratelimit");
+                self.draft.add(block.key(what, quoted(&format!("{count}/{period}")), "ratelimit"));
+            }
+            _ => self.draft.add_behavior_change(format!(
+                "Mail above the rate in `{}` is accepted: this form has no counterpart, see [[limit]].",
+                statement.summary()
+            )),
+        }
+    }
+}
