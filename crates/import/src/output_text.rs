@@ -127,7 +127,9 @@ fn write_mapped(text: &mut String, draft: &ConfigDraft, source: &SourceServer) {
     if unnamed.peek().is_some() {
         text.push_str("\n# --- Other parameters used in the sections above ---\n#\n");
     }
-    unnamed.for_each(|(name, value)| write_comment(text, "  ", &format!("{}: {name} = {}", source.command, shown(name, value))));
+    unnamed.for_each(|(name, value)| {
+        write_comment(text, "  ", &format!("{}: {name} = {}", source.command, shown(name, value)))
+    });
 }
 
 fn write_unsupported(text: &mut String, draft: &ConfigDraft, source: &SourceServer) {
@@ -155,11 +157,14 @@ fn write_rules(text: &mut String, draft: &ConfigDraft, source: &SourceServer) {
 
 fn write_not_needed(text: &mut String, draft: &ConfigDraft, source: &SourceServer) {
     let same = |(name, value)| match draft.outcomes.get(name) {
-        Some(ParameterOutcome::NotNeeded(why)) => Some(format!("{}: {name} = {}: {why}", source.command, shown(name, value))),
+        Some(ParameterOutcome::NotNeeded(why)) => {
+            Some(format!("{}: {name} = {}: {why}", source.command, shown(name, value)))
+        }
         _ => None,
     };
-    let idle = (!draft.idle_services.is_empty())
-        .then(|| format!("{}: master.cf: {}: no mail uses these services", source.command, draft.idle_services.join(", ")));
+    let idle = (!draft.idle_services.is_empty()).then(|| {
+        format!("{}: master.cf: {}: no mail uses these services", source.command, draft.idle_services.join(", "))
+    });
     let mut same = source.settings().filter_map(same).chain(idle).peekable();
     if same.peek().is_some() {
         text.push_str("\n# --- Not needed ---\n#\n");

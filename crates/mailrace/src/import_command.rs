@@ -138,7 +138,8 @@ fn as_exim_reads(file: &Path) -> Option<String> {
     let printed = EXIM_PROGRAMS.iter().find_map(print).filter(|printed| printed.status.success())?;
     let text = String::from_utf8(printed.stdout).ok()?;
     // What Exim hides from other users would be missing.
-    let is_whole = text.lines().any(|line| line.trim_start().starts_with("begin ")) && !text.contains("<value not displayable>");
+    let is_whole =
+        text.lines().any(|line| line.trim_start().starts_with("begin ")) && !text.contains("<value not displayable>");
     is_whole.then_some(text)
 }
 

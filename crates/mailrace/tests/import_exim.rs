@@ -42,7 +42,13 @@ impl FileReader for Memory {
 
 fn convert(text: &str) -> Result<ImportResult, source::SourceError> {
     let files = Memory(FILES.into_iter().collect());
-    import(text, Path::new("/etc/exim4/exim4.conf"), "host.example.org", &files, Path::new("/etc/mailrace/mailrace-tables"))
+    import(
+        text,
+        Path::new("/etc/exim4/exim4.conf"),
+        "host.example.org",
+        &files,
+        Path::new("/etc/mailrace/mailrace-tables"),
+    )
 }
 
 /// The complete result for a golden file, with checks that hold for every configuration.
@@ -170,7 +176,9 @@ fn what_refuses_by_an_unknown_condition_defers() {
 fn hostile_files_are_errors_that_name_the_place() {
     let long = format!("qualify_domain = {}\n", "x".repeat(1 << 20));
     let mut bomb = "A_X = 0123456789\n".to_owned();
-    bomb.extend((0..60).map(|n| format!("B{n}_ = {0}{0}\n", if n == 0 { "A_X".into() } else { format!("B{}_", n - 1) })));
+    bomb.extend(
+        (0..60).map(|n| format!("B{n}_ = {0}{0}\n", if n == 0 { "A_X".into() } else { format!("B{}_", n - 1) })),
+    );
     for (text, place, fault) in [
         (long.as_str(), "line 1", "the line is longer than 65536 octets"),
         (".include /loop\n", "/loop", "this file includes itself"),

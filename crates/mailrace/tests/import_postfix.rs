@@ -8,8 +8,8 @@ use std::process::Command;
 
 use config::Config;
 use import::postfix::expand::ExpandedParameters;
-use import::postfix::main_cf::MainCf;
 use import::postfix::import;
+use import::postfix::main_cf::MainCf;
 use import::{FileReader, ImportResult};
 use proptest::prelude::*;
 

@@ -43,8 +43,11 @@ impl Conversion<'_> {
             let Some(statements) = self.acl_of(option).map(<[AclStatement]>::to_vec) else {
                 if self.config.main.value(option).is_some() && option != "acl_smtp_rcpt" {
                     self.draft.add_behavior_change(format!(
-                        "Mail that {option} refused is accepted: the name of this ACL depends on the message."
+                        "All mail is deferred: the ACL of {option} is not in the file, or its name depends on the message. \
+                         Replace the rule `{stage} 1` in [[access]]."
                     ));
+                    let rule = Rule { keys: Vec::new(), action: "defer", reply: None, after_users: false };
+                    self.write_rules(stage, vec![rule]);
                 }
                 continue;
             };
@@ -53,8 +56,11 @@ impl Conversion<'_> {
             let mut after_users = false;
             for statement in &statements {
                 self.statement(statement, stage, after_users, &mut rules);
-                let is_for_users = statement.verb == "accept" && statement.items.iter().any(|it| it.name == "authenticated");
-                after_users |= is_for_users && self.relay.users;
+                after_users |= is_for_all_users(statement) && self.relay.users;
+            }
+            if stage != "rcpt" && !statements.iter().any(is_for_all) {
+                // The end of an ACL refuses.
+                rules.push(Rule { keys: Vec::new(), action: "refuse", reply: None, after_users });
             }
             while rules.last().is_some_and(|rule| rule.action == "accept") {
                 rules.pop();
@@ -64,7 +70,8 @@ impl Conversion<'_> {
         }
         for option in OTHER_ACLS.iter().filter(|name| self.config.main.value(name).is_some()) {
             self.draft.mapped(option);
-            self.draft.add_behavior_change(format!("Mail that {option} refused is accepted: this ACL has no counterpart."));
+            self.draft
+                .add_behavior_change(format!("Mail that {option} refused is accepted: this ACL has no counterpart."));
         }
     }
 
@@ -75,7 +82,8 @@ impl Conversion<'_> {
         self.draft.mapped(option);
         if !set.unknown.is_empty() {
             let what = set.unknown.join(", ");
-            self.draft.add_behavior_change(format!("Clients in {what} ({option}) are accepted: these are not networks."));
+            self.draft
+                .add_behavior_change(format!("Clients in {what} ({option}) are accepted: these are not networks."));
         }
         if !set.networks.is_empty() {
             let clients = super::statements::quoted_networks(&set.networks);
@@ -119,10 +127,37 @@ impl Conversion<'_> {
             }
             return;
         }
-        let bare = AclStatement { verb: statement.verb.clone(), items: conditions };
+        self.tell_of_callouts(&conditions);
+        let before = statement.items.iter().take_while(|item| statement.verb != "accept" || item.name != "endpass");
+        let items = before.filter(|it| !MODIFIERS.contains(&it.name.as_str())).cloned().collect();
+        let bare = AclStatement { verb: statement.verb.clone(), items };
         match statement.verb.as_str() {
-            "accept" | "discard" => self.accepting(&bare, statement, stage, rules),
+            "accept" => {
+                self.behind_endpass(statement, stage, after_users, rules);
+                self.accepting(&bare, statement, stage, rules);
+            }
             _ => self.refusing(&bare, statement, stage, after_users, rules),
+        }
+    }
+
+    /// What stands behind `endpass` is required of the mail that the conditions before it match.
+    fn behind_endpass(&mut self, statement: &AclStatement, stage: &str, after_users: bool, rules: &mut Vec<Rule>) {
+        let mut parts = statement.items.split(|item| item.name == "endpass");
+        let is_condition = |item: &&AclItem| !MODIFIERS.contains(&item.name.as_str());
+        let before: Vec<AclItem> = parts.next().unwrap_or_default().iter().filter(is_condition).cloned().collect();
+        for item in parts.flatten().filter(is_condition) {
+            let failed = AclItem { negated: !item.negated, ..item.clone() };
+            let items = before.iter().cloned().chain([failed]).collect();
+            self.refusing(&AclStatement { verb: "deny".into(), items }, statement, stage, after_users, rules);
+        }
+    }
+
+    fn tell_of_callouts(&mut self, conditions: &[AclItem]) {
+        if conditions.iter().any(|item| item.name == "verify" && item.value.trim().starts_with("recipient/callout")) {
+            self.draft.add_behavior_change(
+                "Mail to addresses in relayed domains is accepted whether they exist or not, and may bounce: no callout is \
+                 made. Add `mailboxes` to these domains.",
+            );
         }
     }
 
@@ -161,7 +196,11 @@ impl Conversion<'_> {
         let others = ["domains", "hosts", "authenticated", "verify"];
         let conditions: Vec<&AclItem> =
             statement.items.iter().filter(|it| !MODIFIERS.contains(&it.name.as_str())).collect();
-        let is_plain = conditions.iter().all(|item| others.contains(&item.name.as_str()));
+        // Single hosts that may not relay, although others of their network may, need a rule.
+        let spares_sites = |item: &AclItem| item.negated || self.hosts(&item.value).has_strangers() == Truth::Yes;
+        let is_plain = conditions
+            .iter()
+            .all(|item| others.contains(&item.name.as_str()) && (item.name != "hosts" || spares_sites(item)));
         let Some(domains) = conditions.iter().find(|item| item.name == "domains") else { return false };
         let is_negated = domains.negated ^ (statement.verb == "require");
         let items = self.domain_items(&domains.value);
@@ -172,12 +211,12 @@ impl Conversion<'_> {
     }
 
     fn accepting(&mut self, bare: &AclStatement, whole: &AclStatement, stage: &str, rules: &mut Vec<Rule>) {
-        let before_endpass: Vec<AclItem> = bare.items.iter().filter(|item| item.name != "authenticated").cloned().collect();
-        if before_endpass.len() < bare.items.len() {
+        let conditions: Vec<AclItem> = bare.items.iter().filter(|item| item.name != "authenticated").cloned().collect();
+        if conditions.len() < bare.items.len() {
             // Rules after this one are not for users.
             return;
         }
-        match self.alternatives(&before_endpass) {
+        match self.alternatives(&conditions, stage, true) {
             Ok(alternatives) => rules.extend(alternatives.into_iter().map(|keys| Rule {
                 keys,
                 action: "accept",
@@ -185,10 +224,9 @@ impl Conversion<'_> {
                 after_users: false,
             })),
             Err((_, unsupported)) if stage != "message" => {
-                let what = whole.summary();
-                self.draft.rules.push((
-                    what,
-                    format!("left out, because `{unsupported}` has no counterpart; the statements after it apply to this mail"),
+                self.draft.add_behavior_change(format!(
+                    "Mail that `{}` accepted is handled by the statements after it: `{unsupported}` has no counterpart.",
+                    whole.summary()
                 ));
             }
             Err(_) => {}
@@ -208,13 +246,15 @@ impl Conversion<'_> {
         let after_users = after_users || bare.items.iter().any(is_login);
         let items: Vec<AclItem> = bare.items.iter().filter(|item| !is_login(item)).cloned().collect();
         let is_sender_test = items.iter().any(|item| item.name == "verify" && item.negated);
-        let (alternatives, action) = match self.alternatives(&items) {
+        let (alternatives, action) = match self.alternatives(&items, stage, false) {
             Ok(alternatives) => (alternatives, if bare.verb == "defer" { "defer" } else { "refuse" }),
             Err((alternatives, unsupported)) => {
+                let what = match alternatives.iter().any(Vec::is_empty) {
+                    true => format!("All mail that reaches `{}` (stage {stage})", whole.summary()),
+                    false => format!("Mail to which the other conditions of `{}` apply", whole.summary()),
+                };
                 self.draft.add_behavior_change(format!(
-                    "Mail to which the other conditions of `{}` apply is deferred: `{unsupported}` has no counterpart. \
-                     Replace the rule in [[access]].",
-                    whole.summary()
+                    "{what} is deferred: `{unsupported}` has no counterpart. Replace the rule in [[access]]."
                 ));
                 (alternatives, "defer")
             }
@@ -255,11 +295,16 @@ impl Conversion<'_> {
     /// # Errors
     ///
     /// A condition has no counterpart: the rules without it, and the condition.
-    fn alternatives(&mut self, items: &[AclItem]) -> Result<Vec<RuleKeys>, (Vec<RuleKeys>, String)> {
+    fn alternatives(
+        &mut self,
+        items: &[AclItem],
+        stage: &str,
+        accepts: bool,
+    ) -> Result<Vec<RuleKeys>, (Vec<RuleKeys>, String)> {
         let mut made: Vec<RuleKeys> = vec![Vec::new()];
         let mut lost = None;
         for item in items {
-            match self.rule_condition(item) {
+            match self.rule_condition(item, accepts).at_stage(stage, item) {
                 RuleCondition::Always => {}
                 RuleCondition::Never => return Ok(Vec::new()),
                 RuleCondition::Unsupported(what) => lost = lost.or(Some(what)),
@@ -336,4 +381,20 @@ impl Conversion<'_> {
             )),
         }
     }
+}
+
+/// Whether a statement accepts all users who have logged in, and looks at nothing else.
+fn is_for_all_users(statement: &AclStatement) -> bool {
+    let is_met = |item: &AclItem| match item.name.as_str() {
+        "authenticated" | "encrypted" => !item.negated && item.value.trim() == "*",
+        name => MODIFIERS.contains(&name),
+    };
+    statement.verb == "accept"
+        && statement.items.iter().all(is_met)
+        && statement.items.iter().any(|item| item.name == "authenticated")
+}
+
+/// Whether a statement accepts everything.
+fn is_for_all(statement: &AclStatement) -> bool {
+    statement.verb == "accept" && statement.items.iter().all(|item| MODIFIERS.contains(&item.name.as_str()))
 }

@@ -42,9 +42,11 @@ impl Conversion<'_> {
         for statement in statements {
             let holds = self.statement_holds(statement, group, depth);
             match (statement.verb.as_str(), holds) {
-                ("accept" | "discard", Truth::Yes) => return Truth::Yes,
-                ("accept" | "discard", Truth::Maybe) => may_accept = true,
-                ("deny" | "drop" | "defer", Truth::Yes) | ("require", Truth::No) => return refused(may_accept),
+                ("accept", Truth::Yes) => return Truth::Yes,
+                ("accept", Truth::Maybe) => may_accept = true,
+                ("deny" | "drop" | "defer" | "discard", Truth::Yes) | ("require", Truth::No) => {
+                    return refused(may_accept);
+                }
                 _ => {}
             }
         }
@@ -79,7 +81,8 @@ impl Conversion<'_> {
 
     /// The result of a condition that does not depend on the message.
     pub(super) fn constant_condition(&self, item: &AclItem) -> Option<Truth> {
-        let value = self.expander.constant(&item.value)?;
+        let of_lists = ["condition", "domains", "local_parts", "recipients", "sender_domains", "senders"];
+        let value = self.expander.constant(&item.value).filter(|_| of_lists.contains(&item.name.as_str()))?;
         match (item.name.as_str(), value.trim()) {
             ("condition", "true" | "yes" | "1") => Some(Truth::Yes),
             ("condition", "" | "false" | "no" | "0") => Some(Truth::No),
@@ -107,7 +110,7 @@ impl Conversion<'_> {
                 ("accept", Truth::Maybe) if has("hosts") || has("authenticated") => {
                     self.tell_no_relay(&statement, "its conditions have no counterpart");
                 }
-                ("deny" | "drop" | "defer", Truth::Yes) if !has("hosts") && !has("authenticated") => return,
+                ("deny" | "drop" | "defer" | "discard", Truth::Yes) if !has("hosts") && !has("authenticated") => return,
                 ("require", Truth::No) => return,
                 _ => {}
             }

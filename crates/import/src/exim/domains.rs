@@ -133,10 +133,7 @@ impl Conversion<'_> {
     fn domain_list(&self, text: &str, depth: usize) -> Vec<DomainItem> {
         let text = self.expander.resolved(text);
         let known = |pattern| vec![DomainItem { negated: false, pattern }];
-        if let Some(lookup) = Lookup::parse(&text) {
-            return known(self.domains_of_lookup(lookup, &text));
-        }
-        if text.contains("${") || depth > DEPTH_MAX {
+        if depth > DEPTH_MAX {
             return known(DomainPattern::Unknown(text));
         }
         let item = |item: String| {
@@ -154,6 +151,10 @@ impl Conversion<'_> {
             // Addresses of this host in brackets are always ours.
             "" | "@[]" => return None,
             "*" => DomainPattern::Any,
+            _ if text.starts_with('$') => match Lookup::parse(text) {
+                Some(lookup) => self.domains_of_lookup(lookup, text),
+                None => return unknown(),
+            },
             "@" => DomainPattern::Group(DomainGroup::Name(self.hostname.to_lowercase())),
             _ if text.starts_with('+') => match self.config.list(&text[1..]) {
                 Some(value) => DomainPattern::List(self.domain_list(value, depth + 1)),
@@ -168,7 +169,9 @@ impl Conversion<'_> {
                 None => return unknown(),
             },
             _ => match text.strip_prefix("*.") {
-                Some(parent) if is_domain(parent) => DomainPattern::Group(DomainGroup::Subdomains(parent.to_lowercase())),
+                Some(parent) if is_domain(parent) => {
+                    DomainPattern::Group(DomainGroup::Subdomains(parent.to_lowercase()))
+                }
                 None if is_domain(text) => DomainPattern::Group(DomainGroup::Name(text.to_lowercase())),
                 _ => return unknown(),
             },

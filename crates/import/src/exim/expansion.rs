@@ -55,7 +55,8 @@ impl Expander<'_> {
             return self.condition(behind.trim_start(), depth);
         }
         self.constants.iter().find_map(|(name, value)| {
-            let braced = text.strip_prefix("${").and_then(|it| it.strip_prefix(name)).and_then(|it| it.strip_prefix('}'));
+            let braced =
+                text.strip_prefix("${").and_then(|it| it.strip_prefix(name)).and_then(|it| it.strip_prefix('}'));
             let bare = || {
                 let behind = text[1..].strip_prefix(name)?;
                 (!behind.starts_with(|c: char| c.is_alphanumeric() || c == '_')).then_some(behind)
@@ -130,7 +131,8 @@ impl Lookup {
     pub(super) fn of_condition(text: &str) -> Option<Lookup> {
         let text = text.trim();
         if let Some(lookup) = Lookup::parse(text) {
-            let found = lookup.found.as_deref().is_none_or(|found| matches!(found.trim(), "yes" | "true" | "1" | "$value"));
+            let found =
+                lookup.found.as_deref().is_none_or(|found| matches!(found.trim(), "yes" | "true" | "1" | "$value"));
             return found.then_some(lookup);
         }
         let rest = text.strip_prefix("${if")?.trim_start();
@@ -138,7 +140,13 @@ impl Lookup {
         let is_negated = rest[..rest.len() - bare.len()].contains('!');
         let (one, rest) = leading_braces(bare.strip_prefix("eq")?)?;
         let (other, rest) = leading_braces(rest)?;
-        let inner = if one.trim().is_empty() { other } else if other.trim().is_empty() { one } else { return None };
+        let inner = if one.trim().is_empty() {
+            other
+        } else if other.trim().is_empty() {
+            one
+        } else {
+            return None;
+        };
         let (yes, rest) = leading_braces(rest).map_or(("true", rest), |(yes, rest)| (yes.trim(), rest));
         let (_, rest) = leading_braces(rest).unwrap_or(("", rest));
         let is_true = matches!(yes, "yes" | "true" | "1");
@@ -178,7 +186,7 @@ fn unescaped(text: &str) -> String {
 }
 
 /// The elements of a list: at colons, or at the character that `<` names. A doubled separator stands for
-/// itself.
+/// itself. Inside of what is not expanded yet it separates nothing.
 pub(super) fn list(text: &str) -> Vec<String> {
     let text = text.trim();
     let mut chars = text.chars();
@@ -186,10 +194,16 @@ pub(super) fn list(text: &str) -> Vec<String> {
         (Some('<'), Some(c)) if c.is_ascii_punctuation() => (c, &text[2..]),
         _ => (':', text),
     };
-    let (mut items, mut item) = (Vec::new(), String::new());
+    let (mut items, mut item, mut depth) = (Vec::new(), String::new(), 0_usize);
+    let has_expansions = text.contains("${");
     let mut chars = text.chars().peekable();
     while let Some(c) = chars.next() {
-        if c != separator {
+        match c {
+            '{' if has_expansions => depth += 1,
+            '}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        if c != separator || depth > 0 {
             item.push(c);
         } else if chars.next_if_eq(&separator).is_some() {
             item.push(separator);
@@ -239,13 +253,17 @@ mod tests {
         assert_eq!(list("a : b::c :"), ["a", "b:c"]);
         assert_eq!(list("<; 0.0.0.0 ; ::1"), ["0.0.0.0", "::1"]);
         assert_eq!(list(":"), [""]);
+        assert_eq!(list("@ : ${lookup mysql{a:b}} : c"), ["@", "${lookup mysql{a:b}}", "c"]);
         assert!(list("  ").is_empty());
     }
 
     #[test]
     fn lookups_are_taken_apart() {
         let lookup = Lookup::parse("${lookup{$local_part}partial-lsearch*@{/etc/x}{$value}fail}").unwrap();
-        assert_eq!((&*lookup.kind, lookup.is_partial, &*lookup.default, lookup.gives_value()), ("lsearch", true, "*@", true));
+        assert_eq!(
+            (&*lookup.kind, lookup.is_partial, &*lookup.default, lookup.gives_value()),
+            ("lsearch", true, "*@", true)
+        );
         let lookup = Lookup::parse("${lookup mysql {select a from b where c='$domain'}}").unwrap();
         assert_eq!((&*lookup.kind, &*lookup.source), ("mysql", "select a from b where c='$domain'"));
         let condition = "${if eq{}{${lookup mysql{select 1}{$value}}}{no}{yes}}";

@@ -5,7 +5,6 @@ use std::net::{IpAddr, SocketAddr};
 
 use super::Conversion;
 use super::expansion::list;
-use super::transports::size;
 use crate::config_draft::{TomlSection, quoted};
 
 /// Main options that change nothing about what mail is accepted or where it goes.
@@ -100,6 +99,8 @@ const NOT_NEEDED_TOO: [&str; 20] = [
     "trusted_users",
     "untrusted_set_sender",
 ];
+/// Larger sizes are no limit.
+const SIZE_MAX: u64 = 1 << 40;
 /// Numbers of the main section and their keys.
 const NUMBERS: [(&str, &str, &str); 7] = [
     ("smtp_accept_max", "[limits]", "sessions"),
@@ -169,7 +170,9 @@ impl Conversion<'_> {
         for item in list(&interfaces) {
             let found = interface(&item, &ports);
             if found.is_empty() {
-                self.draft.add_behavior_change(format!("No mail comes in at {item} (local_interfaces): this is not an address."));
+                self.draft.add_behavior_change(format!(
+                    "No mail comes in at {item} (local_interfaces): this is not an address."
+                ));
             }
             let is_fit = |it: &SocketAddr| !addresses.contains(it) && !(is_v4_only && it.is_ipv6());
             let new: Vec<SocketAddr> = found.into_iter().filter(is_fit).collect();
@@ -211,8 +214,9 @@ impl Conversion<'_> {
                 None => self.draft.not_needed(option, "no limit"),
             }
         }
-        if let Some(bytes) = self.main_constant("message_size_limit").and_then(|text| size(&text)).filter(|it| *it > 0) {
-            self.draft.set("[limits]", "message", quoted(&bytes.to_string()), "message_size_limit");
+        if let Some(bytes) = self.main_constant("message_size_limit").and_then(|text| size(&text)).filter(|it| *it > 0)
+        {
+            self.draft.set("[limits]", "message", bytes.to_string(), "message_size_limit");
         }
         let option = "smtp_receive_timeout";
         if let Some(seconds) = self.main_constant(option).and_then(|text| seconds(&text)).filter(|it| *it > 0) {
@@ -236,6 +240,18 @@ impl Conversion<'_> {
             }
         }
     }
+}
+
+/// A size such as 50M.
+pub(super) fn size(text: &str) -> Option<u64> {
+    let text = text.trim();
+    let (digits, factor) = match text.chars().last()?.to_ascii_uppercase() {
+        'K' => (&text[..text.len() - 1], 1 << 10),
+        'M' => (&text[..text.len() - 1], 1 << 20),
+        'G' => (&text[..text.len() - 1], 1 << 30),
+        _ => (text, 1),
+    };
+    digits.parse::<u64>().ok()?.checked_mul(factor).filter(|size| *size <= SIZE_MAX)
 }
 
 /// An address, or an address and a port, as `local_interfaces` has them.

@@ -34,8 +34,10 @@ impl HostSet {
 
     /// Whether an ordinary client on the Internet is in it.
     pub(super) fn has_strangers(&self) -> Truth {
-        let is_wide = |net: &IpNet| net.to_string().ends_with("/0");
-        match self.networks.iter().any(is_wide) || self.networks.len() > WIDE {
+        let prefix = |net: &IpNet| net.to_string().rsplit_once('/').and_then(|(_, prefix)| prefix.parse::<u8>().ok());
+        let is_wide =
+            |net: &IpNet| prefix(net).is_none_or(|prefix| prefix < if net.is_v4() { WIDE_V4 } else { WIDE_V6 });
+        match self.networks.iter().any(is_wide) {
             true => Truth::Yes,
             false if self.unknown.is_empty() => Truth::No,
             false => Truth::Maybe,
@@ -56,8 +58,9 @@ impl HostSet {
     }
 }
 
-/// More networks than this are what remains of all addresses.
-const WIDE: usize = 30;
+/// Networks with a shorter prefix are not those of one site.
+const WIDE_V4: u8 = 8;
+const WIDE_V6: u8 = 7;
 
 fn everywhere() -> Vec<IpNet> {
     EVERYWHERE.iter().filter_map(|text| IpNet::parse(text)).collect()

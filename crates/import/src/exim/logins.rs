@@ -12,7 +12,8 @@ impl Conversion<'_> {
     pub(super) fn logins(&mut self) {
         let is_server = |name: &str| name.starts_with("server_") && name != "server_advertise_condition";
         let drivers = self.config.authenticators.iter();
-        let servers: Vec<_> = drivers.filter(|it| it.options.iter().any(|option| is_server(&option.name))).cloned().collect();
+        let servers: Vec<_> =
+            drivers.filter(|it| it.options.iter().any(|option| is_server(&option.name))).cloned().collect();
         if servers.is_empty() {
             if self.relay.users {
                 self.draft.rules.push(("accept authenticated = *".into(), "no authenticator lets users log in".into()));
@@ -27,7 +28,8 @@ impl Conversion<'_> {
         }
         self.has_users = true;
         let block = TomlSection::new("[auth]");
-        if let Some(socket) = servers.iter().find(|it| it.kind() == "dovecot").and_then(|it| it.value("server_socket")) {
+        if let Some(socket) = servers.iter().find(|it| it.kind() == "dovecot").and_then(|it| it.value("server_socket"))
+        {
             let block = block.key("dovecot", quoted(&format!("unix:{socket}")), "server_socket");
             return self.draft.add(block);
         }

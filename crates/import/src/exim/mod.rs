@@ -30,10 +30,11 @@ use crate::output_text::{self, SourceServer};
 use crate::{FileReader, ImportResult};
 use acl_verdict::RelayRights;
 use domains::DomainGroup;
-use expansion::Expander;
+use expansion::{Expander, Lookup};
 use mail::Address;
 use sections::EximConfig;
 use source::SourceError;
+use tables::TableUse;
 
 /// Converts `text`, the configuration at `path`, and the files that it names, for a host named `machine`. New
 /// files go to `folder`.
@@ -82,6 +83,8 @@ struct Conversion<'a> {
     origin: String,
     /// Names of tables and transports that are in use.
     names: BTreeSet<String>,
+    /// Lookups that are tables already, with their domains.
+    tables: Vec<(Lookup, TableUse, Vec<String>, String)>,
     /// The domains that the configuration names.
     groups: Vec<DomainGroup>,
     relay: RelayRights,
@@ -100,13 +103,15 @@ impl<'a> Conversion<'a> {
         let hostname = if is_domain(&hostname) { hostname } else { "localhost".to_owned() };
         let constants = vec![("primary_hostname", hostname.clone())];
         let expander = Expander { files, constants };
-        let qualified = |option: &str| {
-            config.main.value(option).and_then(|value| expander.constant(value)).filter(is_domain)
-        };
+        let qualified =
+            |option: &str| config.main.value(option).and_then(|value| expander.constant(value)).filter(is_domain);
         let origin = qualified("qualify_recipient").or_else(|| qualified("qualify_domain"));
         let origin = origin.unwrap_or_else(|| hostname.clone());
-        let constants =
-            vec![("primary_hostname", hostname.clone()), ("qualify_domain", origin.clone()), ("qualify_recipient", origin.clone())];
+        let constants = vec![
+            ("primary_hostname", hostname.clone()),
+            ("qualify_domain", origin.clone()),
+            ("qualify_recipient", origin.clone()),
+        ];
         Conversion {
             config,
             expander: Expander { files, constants },
@@ -115,7 +120,8 @@ impl<'a> Conversion<'a> {
             draft: ConfigDraft::default(),
             hostname,
             origin,
-            names: BTreeSet::new(),
+            names: ["smtp", "maildir"].map(str::to_owned).into(),
+            tables: Vec::new(),
             groups: Vec::new(),
             relay: RelayRights::default(),
             has_users: false,
@@ -177,7 +183,11 @@ impl<'a> Conversion<'a> {
         if !comment.is_empty() {
             block = block.comment(comment);
         }
-        self.draft.add(block.key("name", quoted(&name), "").key("type", quoted(kind), "").key("path", quoted(&path), ""));
+        self.draft.add(block.key("name", quoted(&name), "").key("type", quoted(kind), "").key(
+            "path",
+            quoted(&path),
+            "",
+        ));
         name
     }
 

@@ -83,9 +83,8 @@ impl Conversion<'_> {
 
     /// Routes for the domains of a router that are not ours.
     fn routes_of_domains(&mut self, router: &Driver, items: &[super::domains::DomainItem]) {
-        let is_meant = |group: &&DomainGroup| {
-            applies(items, group) == Truth::Yes && self.accepts_strangers(group) == Truth::No
-        };
+        let is_meant =
+            |group: &&DomainGroup| applies(items, group) == Truth::Yes && self.accepts_strangers(group) == Truth::No;
         let groups: Vec<DomainGroup> = self.groups.iter().filter(is_meant).cloned().collect();
         for group in groups {
             let pattern = match &group {
@@ -121,9 +120,10 @@ impl Conversion<'_> {
     }
 
     fn route(&mut self, router: &Driver, pattern: &str, hop: &str) {
-        let is_ours = self.groups.iter().any(|group| {
-            *group == DomainGroup::Name(pattern.to_owned()) && self.accepts_strangers(group) != Truth::No
-        });
+        let is_ours = self
+            .groups
+            .iter()
+            .any(|group| *group == DomainGroup::Name(pattern.to_owned()) && self.accepts_strangers(group) != Truth::No);
         if !is_ours {
             let block = TomlSection::new("[[route]]").key("domain", quoted(pattern), &router.name);
             self.draft.add(block.key("next_hop", quoted(hop), ""));
@@ -197,8 +197,10 @@ impl Conversion<'_> {
             return;
         };
         let name = header.trim_matches(['[', ']']).to_owned();
-        let file = self.add_file(&format!("{}.password", name.replace("transport.", "")), format!("{password}\n"), true);
-        let level = if driver.value("tls_verify_hosts").is_some_and(|it| it.trim() == "*") { "verified" } else { "required" };
+        let file =
+            self.add_file(&format!("{}.password", name.replace("transport.", "")), format!("{password}\n"), true);
+        let level =
+            if driver.value("tls_verify_hosts").is_some_and(|it| it.trim() == "*") { "verified" } else { "required" };
         let block = TomlSection::new(&format!("[{name}.auth]")).key("user", quoted(&user), "authenticators");
         self.draft.add(block.key("password_file", quoted(&file), "").key("tls", quoted(level), "tls_verify_hosts"));
     }
@@ -211,9 +213,8 @@ impl Conversion<'_> {
             let (path, _) = leading_braces(&sent[start + "lsearch".len()..])?;
             let text = self.files.text(Path::new(path)).ok()?;
             let host = hop.rsplit_once(':').map_or(hop, |(host, _)| host).trim_matches(['[', ']']);
-            let is_meant = |key: &str| {
-                key == host || key == "*" || key.strip_prefix('*').is_some_and(|end| host.ends_with(end))
-            };
+            let is_meant =
+                |key: &str| key == host || key == "*" || key.strip_prefix('*').is_some_and(|end| host.ends_with(end));
             let (_, value) = file_entries(&text).into_iter().find(|(key, _)| is_meant(key))?;
             let (user, password) = value.split_once(':')?;
             return Some((user.to_owned(), password.to_owned()));
@@ -242,7 +243,9 @@ impl Conversion<'_> {
                     let block = TomlSection::new("[[queue]]").key("name", quoted("standard"), "");
                     self.draft.add(block.key("retry", schedule, "begin retry"));
                 }
-                _ => self.draft.add_unsupported(format!("retry: {line}"), "one schedule applies to all mail of a queue"),
+                _ => {
+                    self.draft.add_unsupported(format!("retry: {line}"), "one schedule applies to all mail of a queue")
+                }
             }
         }
     }

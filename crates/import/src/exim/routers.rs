@@ -26,7 +26,8 @@ use crate::config_draft::{TomlSection, quoted, quoted_list};
 /// The name of the first domain if there is no other.
 const PLACEHOLDER_DOMAIN: &str = "nothing-kept-here.invalid";
 /// Options of routers without a counterpart that decide which addresses one takes.
-const DECIDING: [&str; 6] = ["senders", "condition", "require_files", "address_data", "local_part_prefix", "router_home_directory"];
+const DECIDING: [&str; 6] =
+    ["senders", "condition", "require_files", "address_data", "local_part_prefix", "router_home_directory"];
 
 /// What is known of a domain.
 #[derive(Clone, Debug, Default)]
@@ -104,7 +105,8 @@ impl Conversion<'_> {
     fn is_idle(&self, router: &Driver) -> bool {
         let has_prefix = |name: &str| router.value(name).is_some() && !router.is_set(&format!("{name}_optional"));
         let condition = router.value("condition").unwrap_or("true");
-        let is_never = self.expander.constant(condition).is_some_and(|it| matches!(it.trim(), "" | "0" | "no" | "false"));
+        let is_never =
+            self.expander.constant(condition).is_some_and(|it| matches!(it.trim(), "" | "0" | "no" | "false"));
         // No account has a number below 0: Debian's way to switch this router off.
         is_never || condition.replace(' ', "").contains("$local_user_uid}{0}") || has_prefix("local_part_prefix")
     }
@@ -140,7 +142,10 @@ impl Conversion<'_> {
                 plan.everyone = true;
                 plan.target = Some(match hop {
                     Some(hop) => self.transport_of(router, Some(&hop)),
-                    None => self.waiting_transport(&router.name, &format!("the next hop of router {} depends on the domain", router.name)),
+                    None => self.waiting_transport(
+                        &router.name,
+                        &format!("the next hop of router {} depends on the domain", router.name),
+                    ),
                 });
             }
             "ipliteral" => {}
@@ -160,7 +165,8 @@ impl Conversion<'_> {
         ));
         let name = match self.names.contains(&format!("router-{}", router.name.to_lowercase())) {
             true => format!("router-{}", router.name.to_lowercase()),
-            false => self.add_unavailable_table(&format!("router-{}", router.name), &format!("router {}: {why}", router.name)),
+            false => self
+                .add_unavailable_table(&format!("router-{}", router.name), &format!("router {}: {why}", router.name)),
         };
         let chain = if plan.mailboxes.is_empty() { &mut plan.aliases } else { &mut plan.mailboxes };
         if !chain.contains(&name) {
@@ -202,11 +208,18 @@ impl Conversion<'_> {
             }
             return;
         }
-        self.redirect_all(router, data.trim(), group, plan);
+        self.redirect_all(router, data.trim(), names, group, plan);
     }
 
     /// A redirect whose target does not depend on a lookup.
-    fn redirect_all(&mut self, router: &Driver, data: &str, group: &DomainGroup, plan: &mut DomainPlan) {
+    fn redirect_all(
+        &mut self,
+        router: &Driver,
+        data: &str,
+        domains: &[String],
+        group: &DomainGroup,
+        plan: &mut DomainPlan,
+    ) {
         let names = match self.scope(router) {
             RouterScope::Everyone => None,
             RouterScope::Names(names) => Some(names),
@@ -223,26 +236,42 @@ impl Conversion<'_> {
                 let table = self.add_text_table(&router.name, "text", lines, "");
                 plan.mailboxes.push(table);
             }
-            (DomainGroup::Name(domain), names, Some(other), _) => {
-                let line = |name: &String| format!("{name}@{domain} {name}@{other}\n");
-                let (kind, text) = match &names {
-                    Some(names) => ("text", names.iter().map(line).collect()),
-                    None => ("regexp", format!("/^(.+)@{}$/ $1@{other}\n", domain.replace('.', "\\."))),
-                };
-                let table = self.add_text_table(&router.name, kind, text, &format!("From router {}.", router.name));
-                plan.aliases.push(table);
+            (DomainGroup::Name(_), None, Some(other), _) => {
+                let line = |domain: &String| format!("/^(.+)@{}$/ $1@{other}\n", domain.replace('.', "\\."));
+                plan.aliases.push(self.alias_table(router, "regexp", domains.iter().map(line).collect()));
             }
-            (DomainGroup::Name(domain), Some(names), None, Some(target)) => {
-                let text = names.iter().map(|name| format!("{name}@{domain} {target}\n")).collect();
-                let table = self.add_text_table(&router.name, "text", text, &format!("From router {}.", router.name));
-                plan.aliases.push(table);
+            (DomainGroup::Name(_), Some(names), other, target) if other.is_some() || target.is_some() => {
+                let target = |name: &String| {
+                    other.map_or_else(|| target.clone().unwrap_or_default(), |it| format!("{name}@{it}"))
+                };
+                let line = |name: &String, domain: &String| format!("{name}@{domain} {}\n", target(name));
+                let text = domains
+                    .iter()
+                    .flat_map(|domain| names.iter().map(|name| line(name, domain)).collect::<Vec<_>>())
+                    .collect();
+                plan.aliases.push(self.alias_table(router, "text", text));
             }
             (_, None, None, Some(target)) => plan.catch_all = Some(target),
             _ => self.block(plan, router, "its data has no counterpart"),
         }
     }
 
-    fn accept(&mut self, router: &Driver, names: &[String], plan: &mut DomainPlan, made: &mut BTreeMap<String, String>) {
+    /// The table of aliases of a router, the same for all its domains.
+    fn alias_table(&mut self, router: &Driver, kind: &str, text: String) -> String {
+        let wanted = format!("aliases-{}", router.name.to_lowercase());
+        match self.names.contains(&wanted) {
+            true => wanted,
+            false => self.add_text_table(&wanted, kind, text, &format!("From router {}.", router.name)),
+        }
+    }
+
+    fn accept(
+        &mut self,
+        router: &Driver,
+        names: &[String],
+        plan: &mut DomainPlan,
+        made: &mut BTreeMap<String, String>,
+    ) {
         let is_home = |value: &str| value.contains("$home") || value.contains("${home}");
         if router.value("require_files").is_some_and(is_home) {
             return self.tell_of_home_folders();
@@ -379,7 +408,9 @@ impl Conversion<'_> {
             DomainGroup::Lookup(lookup) => match self.domain_table(lookup) {
                 Ok(table) => block.set("names", quoted(&table), &plan.comes_from),
                 Err(why) => {
-                    return self.draft.add_behavior_change(format!("Mail to the domains in a lookup is refused: {why}."));
+                    return self
+                        .draft
+                        .add_behavior_change(format!("Mail to the domains in a lookup is refused: {why}."));
                 }
             },
             DomainGroup::Foreign => return,

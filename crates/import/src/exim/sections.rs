@@ -72,7 +72,11 @@ impl AclStatement {
             self.items.iter().filter(|it| !MODIFIERS.contains(&it.name.as_str())).map(item).collect();
         let text = format!("{} {}", self.verb, conditions.join(", "));
         let short: String = text.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(SUMMARY_MAX).collect();
-        if short.len() < text.trim().len() && short.chars().count() == SUMMARY_MAX { format!("{short} ...") } else { short }
+        if short.len() < text.trim().len() && short.chars().count() == SUMMARY_MAX {
+            format!("{short} ...")
+        } else {
+            short
+        }
     }
 }
 

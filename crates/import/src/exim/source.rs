@@ -179,12 +179,7 @@ impl LineReader<'_> {
         Ok(format!("{}{text}", &line[..start]))
     }
 
-    fn directive(
-        &mut self,
-        line: &str,
-        place: String,
-        conditions: &mut Vec<Condition>,
-    ) -> Result<(), SourceError> {
+    fn directive(&mut self, line: &str, place: String, conditions: &mut Vec<Condition>) -> Result<(), SourceError> {
         let (name, argument) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
         let is_active = conditions.last().is_none_or(|condition| condition.active);
         let stray = || SourceError { place: place.clone(), fault: format!("{name} without .ifdef") };
@@ -215,8 +210,9 @@ impl LineReader<'_> {
     /// Whether the words after `.ifdef` contain a macro. Those about how Exim was built are taken for defined,
     /// except for that of the TLS library that Debian's Exim does not have.
     fn is_defined(&self, words: &str) -> bool {
-        let is_built_in =
-            |word: &str| ["_HAVE_", "_OPT_", "_DRIVER_"].iter().any(|it| word.starts_with(it)) && word != "_HAVE_OPENSSL";
+        let is_built_in = |word: &str| {
+            ["_HAVE_", "_OPT_", "_DRIVER_"].iter().any(|it| word.starts_with(it)) && word != "_HAVE_OPENSSL"
+        };
         words.split_whitespace().any(is_built_in) || self.macros.iter().any(|(name, _)| words.contains(name.as_str()))
     }
 
@@ -224,7 +220,9 @@ impl LineReader<'_> {
         match self.files.text(Path::new(path)) {
             Ok(text) => self.read_file(&text, Path::new(path)),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound && !is_needed => Ok(()),
-            Err(error) => Err(SourceError { place: place.to_owned(), fault: format!("cannot include {path}: {error}") }),
+            Err(error) => {
+                Err(SourceError { place: place.to_owned(), fault: format!("cannot include {path}: {error}") })
+            }
         }
     }
 }
@@ -277,9 +275,13 @@ mod tests {
     #[test]
     fn what_grows_without_end_is_an_error() {
         let mut bomb = "A0 = xxxxxxxxxx\n".to_owned();
-        (1..40).for_each(|n| bomb += &format!("B{n}_ = {0}{0}\n", if n == 1 { "A0".into() } else { format!("B{}_", n - 1) }));
+        (1..40).for_each(|n| {
+            bomb += &format!("B{n}_ = {0}{0}\n", if n == 1 { "A0".into() } else { format!("B{}_", n - 1) })
+        });
         assert!(lines(&format!("{bomb}x = B39_\n"), &[]).unwrap_err().contains("the line is longer than"));
-        assert!(lines(&format!("x = {}\n", "y".repeat(1 << 20)), &[]).unwrap_err().contains("line 1: the line is longer"));
+        assert!(
+            lines(&format!("x = {}\n", "y".repeat(1 << 20)), &[]).unwrap_err().contains("line 1: the line is longer")
+        );
         assert!(lines(".ifdef X\n", &[]).unwrap_err().contains("no .endif"));
         assert!(lines(".endif\n", &[]).unwrap_err().contains("without .ifdef"));
         assert!(lines(".nonsense\n", &[]).unwrap_err().contains("not a directive"));

@@ -37,6 +37,23 @@ impl RuleCondition {
         RuleCondition::AnyOf(vec![keys])
     }
 
+    /// The condition, if a rule at this stage can have it.
+    pub(super) fn at_stage(self, stage: &str, item: &AclItem) -> Self {
+        let is_known = |key: &str| match key {
+            "clients" | "dnsbl" | "reverse_name" => true,
+            "helo_is" => stage != "connect",
+            "recipients" | "recipients_in" => stage == "rcpt",
+            "spf" => stage == "message",
+            _ => !matches!(stage, "connect" | "helo"),
+        };
+        match &self {
+            // Rules about SPF are evaluated when the message is complete, wherever the ACL asks.
+            RuleCondition::AnyOf(all) if all.iter().flatten().all(|(key, _)| *key == "spf" || is_known(key)) => self,
+            RuleCondition::AnyOf(_) => RuleCondition::unsupported(item),
+            _ => self,
+        }
+    }
+
     fn unsupported(item: &AclItem) -> Self {
         let sign = if item.negated { "!" } else { "" };
         let text: String = format!("{sign}{} = {}", item.name, item.value).chars().take(80).collect();
@@ -45,8 +62,8 @@ impl RuleCondition {
 }
 
 impl Conversion<'_> {
-    /// The condition for a rule.
-    pub(super) fn rule_condition(&mut self, item: &AclItem) -> RuleCondition {
+    /// The condition for a rule. One that accepts may match less than the statement, all others may match more.
+    pub(super) fn rule_condition(&mut self, item: &AclItem, accepts: bool) -> RuleCondition {
         if let Some(truth) = self.constant_condition(item).filter(|_| item.name != "hosts") {
             return match truth.negated(item.negated) {
                 Truth::Yes => RuleCondition::Always,
@@ -57,11 +74,11 @@ impl Conversion<'_> {
             "hosts" => self.host_condition(item),
             "senders" | "sender_domains" if !item.negated => self.address_condition(item, "senders"),
             "recipients" if !item.negated => self.address_condition(item, "recipients"),
-            "domains" => self.domain_condition(item),
+            "domains" => self.domain_condition(item, accepts),
             "local_parts" if !item.negated => self.local_part_condition(item),
             "dnslists" if !item.negated => dns_lists(item),
             "verify" => verify_condition(item),
-            "spf" if !item.negated => {
+            "spf" if !item.negated && !accepts => {
                 let results = list(&item.value);
                 RuleCondition::of(vec![("spf", quoted_list(results.iter().map(String::as_str)))])
             }
@@ -113,15 +130,15 @@ impl Conversion<'_> {
     }
 
     /// The domains of ours that the list contains. Other domains are not for strangers, so a rule need not name
-    /// them; one that is for all other domains is for all recipients here.
-    fn domain_condition(&mut self, item: &AclItem) -> RuleCondition {
+    /// them; a rule that refuses all other domains is for all recipients here.
+    fn domain_condition(&mut self, item: &AclItem, accepts: bool) -> RuleCondition {
         let items = self.domain_items(&item.value);
         let truth = |group: &DomainGroup| applies(&items, group).negated(item.negated);
         if self.groups.iter().chain([&DomainGroup::Foreign]).any(|group| truth(group) == Truth::Maybe) {
             return RuleCondition::unsupported(item);
         }
         let chosen: Vec<DomainGroup> = self.groups.iter().filter(|group| truth(group) == Truth::Yes).cloned().collect();
-        if truth(&DomainGroup::Foreign) == Truth::Yes {
+        if truth(&DomainGroup::Foreign) == Truth::Yes && !accepts {
             return RuleCondition::Always;
         }
         let (mut patterns, mut alternatives) = (Vec::new(), Vec::new());
@@ -159,7 +176,9 @@ impl Conversion<'_> {
     fn nested_condition(&mut self, item: &AclItem) -> RuleCondition {
         let Some(acl) = self.config.acl(item.value.trim()) else { return RuleCondition::unsupported(item) };
         let is_never = acl.statements.iter().all(|statement| {
-            statement.items.iter().any(|item| self.rule_condition(item) == RuleCondition::Never)
+            // An ACL that calls another one, perhaps itself, is not looked into.
+            let mut items = statement.items.iter().filter(|item| item.name != "acl");
+            items.any(|item| self.rule_condition(item, false) == RuleCondition::Never)
         });
         match (is_never, item.negated) {
             (true, true) => RuleCondition::Always,
@@ -210,7 +229,8 @@ fn local_part_patterns(item: &str) -> Option<String> {
         return Some(format!("{bare}/^\"{lead}[{}].*\"@/ x\n", escaped(class)));
     }
     let literal = rest.replace('\\', "");
-    let is_literal = !rest.is_empty() && !rest.replace("\\.", "").contains(['.', '*', '+', '?', '(', '[', '{', '|', '$', '\\', '@']);
+    let is_literal =
+        !rest.is_empty() && !rest.replace("\\.", "").contains(['.', '*', '+', '?', '(', '[', '{', '|', '$', '\\', '@']);
     let lead = if anywhere { "[^@]*" } else { "\"?" };
     is_literal.then(|| format!("/^{lead}{}.*@/ x\n", escaped(&literal)))
 }

@@ -37,13 +37,21 @@ impl Conversion<'_> {
         if of_use == TableUse::Aliases && !lookup.gives_value() {
             return Err("what it gives is made of what is found".into());
         }
-        match lookup.kind.as_str() {
+        let is_same = |(known, its_use, its_domains, _): &&(Lookup, TableUse, Vec<String>, String)| {
+            known == lookup && *its_use == of_use && its_domains == domains
+        };
+        if let Some((.., name)) = self.tables.iter().find(is_same) {
+            return Ok(name.clone());
+        }
+        let name = match lookup.kind.as_str() {
             "lsearch" | "wildlsearch" | "nwildlsearch" => self.file_table(lookup, of_use, domains),
             "dsearch" => self.folder_table(lookup, domains),
             "mysql" | "pgsql" | "sqlite" => self.database_table(lookup, of_use),
             "ldap" | "ldapm" => self.ldap_table(lookup, of_use),
             kind => Err(format!("lookups of type {kind} have no counterpart")),
-        }
+        }?;
+        self.tables.push((lookup.clone(), of_use, domains.to_vec(), name.clone()));
+        Ok(name)
     }
 
     fn file_table(&mut self, lookup: &Lookup, of_use: TableUse, domains: &[String]) -> Result<String, String> {
@@ -246,7 +254,8 @@ impl Conversion<'_> {
         }
         let text: String = self.deferred_addresses.iter().map(|address| format!("{address}\n")).collect();
         let path = self.add_file(DEFERRED_TABLE, text, false);
-        let block = TomlSection::new("[[table]]").comment("Addresses whose mail is deferred; see the top of this file.");
+        let block =
+            TomlSection::new("[[table]]").comment("Addresses whose mail is deferred; see the top of this file.");
         let reason = "Exim's handling of this address is not translated";
         let block = block.key("name", quoted(DEFERRED_TABLE), "").key("type", quoted("unavailable"), "");
         self.draft.add(block.key("path", quoted(&path), "").key("reason", quoted(reason), ""));
@@ -331,7 +340,7 @@ fn variable(text: &str) -> Option<(&'static str, &str)> {
             .or_else(|| variable(behind))?;
         return Some((whole, rest.strip_prefix('}')?));
     }
-    let name = &text[1..];
+    let name = text.strip_prefix('$')?;
     let end = name.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(name.len());
     Some((part_of_name(&name[..end])?, &name[end..]))
 }
@@ -365,10 +374,15 @@ fn placeholders_of_ours(filter: &str, of_use: TableUse) -> Result<String, String
 
 /// The URL of the servers, each `host/database/user/password`, and the password.
 fn database_url(database: Database, servers: &[String]) -> Result<(String, String), String> {
-    let parts: Vec<Vec<&str>> = servers.iter().map(|server| server.splitn(4, '/').collect()).collect();
-    let hosts: Vec<String> = parts.iter().map(|it| database_host(it[0])).collect();
-    // With a socket, the path has slashes of its own.
-    let Some([_, name, user, password]) = parts.first().map(Vec::as_slice) else {
+    let mut hosts = Vec::new();
+    let mut login = None;
+    for server in servers {
+        let (host, rest) = database_host(server).ok_or("its server is not host/database/user/password")?;
+        hosts.push(host);
+        login = login.or(Some(rest));
+    }
+    let parts: Vec<&str> = login.unwrap_or_default().splitn(3, '/').collect();
+    let [name, user, password] = parts.as_slice() else {
         return Err("its server is not host/database/user/password".into());
     };
     let url = match database {
@@ -383,8 +397,14 @@ fn database_url(database: Database, servers: &[String]) -> Result<(String, Strin
     Ok((url, (*password).to_owned()))
 }
 
-fn database_host(text: &str) -> String {
-    text.split_once('(').map_or(text, |(host, _)| host).to_owned()
+/// The host, or its socket in parentheses, and what follows it.
+fn database_host(text: &str) -> Option<(String, &str)> {
+    if let Some((_, rest)) = text.split_once('(') {
+        let (socket, rest) = rest.split_once(")/")?;
+        return Some((format!("unix:{socket}"), rest));
+    }
+    let (host, rest) = text.split_once('/')?;
+    Some((host.to_owned(), rest))
 }
 
 /// The value of `name=value` before an LDAP URL.

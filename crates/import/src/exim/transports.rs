@@ -3,6 +3,7 @@
 
 use super::Conversion;
 use super::expansion::list;
+use super::general::{port_number, size};
 use super::sections::Driver;
 use crate::config_draft::{TomlSection, quoted, quoted_list};
 
@@ -57,7 +58,9 @@ impl Conversion<'_> {
                 let hop = driver.value("socket").map(|path| format!("unix:{path}")).or(hop);
                 match hop.filter(|hop| !hop.contains('$')) {
                     Some(hop) => self.remote_transport(&driver, &hop),
-                    None => self.waiting_transport(name, &format!("the host of transport {name} depends on the message")),
+                    None => {
+                        self.waiting_transport(name, &format!("the host of transport {name} depends on the message"))
+                    }
                 }
             }
             "pipe" => self.pipe_transport(&driver),
@@ -109,7 +112,7 @@ impl Conversion<'_> {
     pub(super) fn smtp_options(&mut self, driver: &Driver, header: &str, hop: &str) {
         let constant = |name: &str| driver.value(name).and_then(|value| self.expander.constant(value));
         let mut keys: Vec<(&str, String, &str)> = Vec::new();
-        let port = constant("port").and_then(|port| super::general::port_number(&port));
+        let port = constant("port").and_then(|port| port_number(&port));
         keys.extend(port.map(|port| ("port", port.to_string(), "port")));
         if constant("protocol").is_some_and(|it| it == "smtps") {
             keys.push(("implicit_tls", "true".into(), "protocol"));
@@ -122,10 +125,16 @@ impl Conversion<'_> {
             _ => None,
         };
         // What some hosts need, all get.
-        let tls = tls.or_else(|| constant("hosts_require_tls").filter(|it| !it.trim().is_empty()).map(|_| ("required", "hosts_require_tls")));
+        let tls = tls.or_else(|| {
+            constant("hosts_require_tls").filter(|it| !it.trim().is_empty()).map(|_| ("required", "hosts_require_tls"))
+        });
         keys.extend(tls.map(|(level, from)| ("tls", quoted(level), from)));
-        let number = |name: &'static str| constant(name).and_then(|value| value.parse::<u32>().ok()).filter(|it| *it > 0);
-        keys.extend(number("connection_max_messages").map(|it| ("messages_per_connection", it.to_string(), "connection_max_messages")));
+        let number =
+            |name: &'static str| constant(name).and_then(|value| value.parse::<u32>().ok()).filter(|it| *it > 0);
+        keys.extend(
+            number("connection_max_messages")
+                .map(|it| ("messages_per_connection", it.to_string(), "connection_max_messages")),
+        );
         keys.extend(number("max_rcpt").map(|it| ("recipients_per_message", it.to_string(), "max_rcpt")));
         let source = constant("interface").map(|it| list(&it)).filter(|them| {
             !them.is_empty() && them.len() < 3 && them.iter().all(|it| it.parse::<std::net::IpAddr>().is_ok())
@@ -133,8 +142,9 @@ impl Conversion<'_> {
         keys.extend(source.map(|them| ("source", quoted_list(them.iter().map(String::as_str)), "interface")));
         let helo = constant("helo_data").filter(|name| mail::Address::new("x", name).is_ok());
         keys.extend(helo.map(|name| ("helo", quoted(&name), "helo_data")));
-        let section = self.draft.section(header);
-        keys.into_iter().for_each(|(key, value, from)| section.set(key, value, from));
+        for (key, value, from) in keys {
+            self.draft.section(header).set(key, value, from);
+        }
         self.signing(driver);
         self.client_login(driver, header, hop);
         self.unused_options(driver, &SMTP_OPTIONS);
@@ -168,7 +178,10 @@ impl Conversion<'_> {
         let words: Option<Vec<String>> = command.split_whitespace().map(pipe_argument).collect();
         let is_plain = !command.contains(['"', '\'', '|', '>']) && command.starts_with('/');
         let Some(words) = words.filter(|_| is_plain) else {
-            return self.waiting_transport(&driver.name, &format!("the command of transport {} has no counterpart", driver.name));
+            return self.waiting_transport(
+                &driver.name,
+                &format!("the command of transport {} has no counterpart", driver.name),
+            );
         };
         let name = self.unused_name(&driver.name);
         let block = TomlSection::new(&format!("[transport.{name}]")).key("type", quoted("pipe"), "driver");
@@ -231,7 +244,9 @@ fn maildir_path(text: &str) -> Option<String> {
     let text = text.replace("${lc:", "${");
     let made = names.iter().fold(text, |text, name| {
         let ours = if name.starts_with("local") { "\u{1}" } else { "\u{2}" };
-        text.replace(&format!("${{${name}}}"), ours).replace(&format!("${{{name}}}"), ours).replace(&format!("${name}"), ours)
+        text.replace(&format!("${{${name}}}"), ours)
+            .replace(&format!("${{{name}}}"), ours)
+            .replace(&format!("${name}"), ours)
     });
     let has_user = made.contains('\u{1}');
     let is_known = !made.contains(['$', '{', '}']) && made.starts_with('/') && !made.contains("/../");
@@ -242,16 +257,4 @@ fn maildir_path(text: &str) -> Option<String> {
 fn pipe_argument(word: &str) -> Option<String> {
     let text = super::tables::key_parts(word).ok()?;
     Some(text.replace("%s", "${recipient}").replace("%u", "${user}").replace("%d", "${domain}").replace("%%", "%"))
-}
-
-/// A size such as 50M.
-pub(super) fn size(text: &str) -> Option<u64> {
-    let text = text.trim();
-    let (digits, factor) = match text.chars().last()?.to_ascii_uppercase() {
-        'K' => (&text[..text.len() - 1], 1 << 10),
-        'M' => (&text[..text.len() - 1], 1 << 20),
-        'G' => (&text[..text.len() - 1], 1 << 30),
-        _ => (text, 1),
-    };
-    digits.parse::<u64>().ok()?.checked_mul(factor)
 }

@@ -16,9 +16,9 @@ use super::listeners::quoted_networks;
 use super::logins::OTHER_SENDER_CHECKS;
 use super::lookups::MapRef;
 use super::map_text::TableUse;
-use crate::ip_net::IpNet;
 use super::restrictions::{ClientKind, LISTS, Restriction, RestrictionLists};
 use super::words::{braced, list};
+use crate::ip_net::IpNet;
 
 /// Classes within classes.
 pub(super) const CLASS_DEPTH_MAX: usize = 5;

@@ -8,9 +8,9 @@ use super::Conversion;
 use super::config_draft::{TomlSection, quoted, quoted_list};
 use super::inbound_services::{self, InboundService, TlsLevel};
 use super::master_cf::Service;
-use crate::ip_net::IpNet;
 use super::restrictions::ClientKind;
 use super::words::duration_seconds;
+use crate::ip_net::IpNet;
 
 /// A key, its value and its source.
 type ListenerKey = (&'static str, String, &'static str);

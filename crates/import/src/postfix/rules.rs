@@ -8,8 +8,8 @@ use super::access_table::{self, AccessAction, AccessSubject, AccessTableContent,
 use super::config_draft::{TomlSection, quoted};
 use super::listeners::quoted_networks;
 use super::lookups::{MapRef, file_name};
-use crate::ip_net::IpNet;
 use super::words::list;
+use crate::ip_net::IpNet;
 
 /// The source of a rule.
 #[derive(Clone, Copy)]
