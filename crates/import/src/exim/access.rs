@@ -153,6 +153,12 @@ impl Conversion<'_> {
     }
 
     fn tell_of_callouts(&mut self, conditions: &[AclItem]) {
+        let is_never = |item: &AclItem| {
+            self.constant_condition(item).is_some_and(|truth| truth.negated(item.negated) == Truth::No)
+        };
+        if conditions.iter().any(is_never) {
+            return;
+        }
         if conditions.iter().any(|item| item.name == "verify" && item.value.trim().starts_with("recipient/callout")) {
             self.draft.add_behavior_change(
                 "Mail to addresses in relayed domains is accepted whether they exist or not, and may bounce: no callout is \
@@ -313,6 +319,12 @@ impl Conversion<'_> {
                         let is_free = more.iter().all(|(name, _)| keys.iter().all(|(known, _)| known != name));
                         is_free.then(|| keys.iter().chain(more).cloned().collect())
                     };
+                    if item.name == "local_parts" && !accepts && alternatives.iter().any(|more| has_key_of(&made, more))
+                    {
+                        // A rule has one table of recipients: these local parts are refused in all domains.
+                        made.iter_mut().for_each(|keys| keys.retain(|(key, _)| !key.starts_with("recipients")));
+                        made.dedup();
+                    }
                     let combined: Option<Vec<RuleKeys>> =
                         made.iter().flat_map(|keys| alternatives.iter().map(move |more| both(keys, more))).collect();
                     match combined.filter(|combined| combined.len() <= RULES_MAX) {
@@ -392,6 +404,11 @@ fn is_for_all_users(statement: &AclStatement) -> bool {
     statement.verb == "accept"
         && statement.items.iter().all(is_met)
         && statement.items.iter().any(|item| item.name == "authenticated")
+}
+
+/// Whether one of these rules has a key of another one.
+fn has_key_of(rules: &[RuleKeys], other: &RuleKeys) -> bool {
+    rules.iter().flatten().any(|(known, _)| other.iter().any(|(key, _)| known == key))
 }
 
 /// Whether a statement accepts everything.

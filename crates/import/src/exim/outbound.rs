@@ -124,7 +124,12 @@ impl Conversion<'_> {
             .groups
             .iter()
             .any(|group| *group == DomainGroup::Name(pattern.to_owned()) && self.accepts_strangers(group) != Truth::No);
-        if !is_ours {
+        // The first router for a domain wins.
+        let is_routed = self.draft.sections.iter().any(|block| {
+            block.header == "[[route]]"
+                && block.keys.iter().any(|(key, value, _)| key == "domain" && *value == quoted(pattern))
+        });
+        if !is_ours && !is_routed {
             let block = TomlSection::new("[[route]]").key("domain", quoted(pattern), &router.name);
             self.draft.add(block.key("next_hop", quoted(hop), ""));
         }
@@ -189,7 +194,15 @@ impl Conversion<'_> {
         if !is_asked {
             return;
         }
+        let is_in_file = |name: &str| {
+            self.config.authenticators.iter().any(|it| it.value(name).is_some_and(|sent| sent.contains("lsearch{")))
+        };
+        // Exim sends without a login, too, if its file has none for this host.
+        let may_have_none = driver.value("hosts_require_auth").is_none() && is_in_file("client_send");
         let Some((user, password)) = self.config.authenticators.iter().find_map(|it| self.credentials(it, hop)) else {
+            if may_have_none {
+                return;
+            }
             self.draft.add_behavior_change(format!(
                 "Mail by transport {} is sent without a login: its name and password are not known, see {header}.",
                 driver.name
