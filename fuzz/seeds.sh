@@ -119,3 +119,5 @@ printf '\0\0\0\7hX-A\0a\0\0\0\0\13m\0\0\0\1X-B\0\0\0\0\0\5e<>\0\0\0\0\0\3bhi\0\0
 mkdir -p corpus/policy_answer
 printf 'action=REJECT 5.1.8 no\n\n\x02' >corpus/policy_answer/refusal
 printf 'x=y\naction=450 later\n\naction=\n\n\x01' >corpus/policy_answer/two
+mkdir -p corpus/exim_configuration
+cp ../crates/mailrace/tests/exim/* corpus/exim_configuration/

@@ -16,7 +16,8 @@ use filter::access::{
     AccessCondition, AccessDecision, AccessRules, CompiledRule, ConditionMatcher, DnsblCheck, RuleSubject,
 };
 use filter::{SessionInfo, Stage};
-use import::postfix::{FileReader, ImportResult, import};
+use import::postfix::import;
+use import::{FileReader, ImportResult};
 use intake::ThrottledLog;
 use lookup::regexp::RegexpTable;
 use lookup::text::TextTable;

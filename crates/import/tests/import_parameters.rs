@@ -5,7 +5,8 @@ use std::io;
 use std::path::Path;
 
 use config::Config;
-use import::postfix::{FileReader, ImportResult, import};
+use import::postfix::import;
+use import::{FileReader, ImportResult};
 
 const OWN: &str = "compatibility_level = 3.6\nmydestination =\nmyorigin = example.com\nmyhostname = mx.example.com\nrelayhost = [192.0.2.1]\n";
 const MASTER: &str = "smtp inet n - y - - smtpd\nsmtp unix - - y - - smtp\nscan unix - - n - - smtp\n";

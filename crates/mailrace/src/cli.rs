@@ -402,6 +402,28 @@ pub enum ImportCommand {
         #[arg(long, requires = "output")]
         force: bool,
     },
+    /// Convert an Exim configuration and the files that it names; Exim's files are not changed
+    ///
+    /// If Exim is installed, it reads the file itself, with its macros and includes. The exit code is 0
+    /// if all mail is handled as by Exim. Otherwise it is 1, and the differences are listed at the top of
+    /// the new file and on the terminal; the file is written in both cases. Mail that cannot be handled as
+    /// by Exim is deferred or refused rather than accepted or relayed.
+    Exim {
+        /// The configuration, or Debian's update-exim4.conf.conf. Default: the one that Exim uses
+        #[arg(value_name = "FILE")]
+        file: Option<PathBuf>,
+        /// The file to write, with tables in mailrace-tables beside it. Without it, the text is
+        /// only printed
+        #[arg(long, value_name = "FILE")]
+        output: Option<PathBuf>,
+        /// The folder in which the server will find the new file, such as /etc/mailrace on another
+        /// machine. Default: that of the output
+        #[arg(long, value_name = "DIR")]
+        installed_in: Option<PathBuf>,
+        /// Replace existing files
+        #[arg(long, requires = "output")]
+        force: bool,
+    },
 }
 
 /// Benchmarks and tests.

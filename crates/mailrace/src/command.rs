@@ -14,6 +14,7 @@ use crate::cli::{
     QueueCommand, ReportsCommand, SpoolCommand, TableCommand, TokenCommand, TuneCommand,
 };
 use crate::exit::{self, ExitError};
+use crate::import_command::NewPlace;
 use crate::output::{is_output_closed, output};
 use crate::stderr::print_stderr;
 use crate::{
@@ -67,7 +68,11 @@ fn dispatch(cli: &Cli) -> anyhow::Result<()> {
         Command::Spool(SpoolCommand::Verify(lane)) => spool_commands::verify(&lane_folders(config, lane)?),
         Command::Log(LogCommand::Summary(options)) => log_summary::run(options),
         Command::Import(ImportCommand::Postfix { folder, output, installed_in, force }) => {
-            import_command::from_postfix(folder, output.as_deref(), installed_in.as_deref(), *force)
+            import_command::from_postfix(folder, &NewPlace::new(output.as_deref(), installed_in.as_deref(), *force)?)
+        }
+        Command::Import(ImportCommand::Exim { file, output, installed_in, force }) => {
+            let place = NewPlace::new(output.as_deref(), installed_in.as_deref(), *force)?;
+            import_command::from_exim(file.as_deref(), &place)
         }
         Command::Bench(command) => run_bench(command),
         Command::Tune(TuneCommand::Measure(options)) => tune_runs::measure(&config::load(config)?, options),

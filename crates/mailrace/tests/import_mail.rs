@@ -10,7 +10,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use config::Config;
-use import::postfix::{FileReader, ImportResult, import};
+use import::postfix::import;
+use import::{FileReader, ImportResult};
 use lookup::directory::{AddressResolution, RecipientDirectory};
 use mailrace::from_config;
 use mailrace::tables::OpenTables;

@@ -8,8 +8,9 @@ use std::process::Command;
 
 use config::Config;
 use import::postfix::expand::ExpandedParameters;
+use import::postfix::import;
 use import::postfix::main_cf::MainCf;
-use import::postfix::{FileReader, ImportResult, import};
+use import::{FileReader, ImportResult};
 use proptest::prelude::*;
 
 const PASSWD: (&str, &str) = ("/etc/passwd", "root:x:0:0::/root:/bin/sh\nbob:x:1000:1000::/home/bob:/bin/sh\n");

@@ -81,8 +81,7 @@ async fn run<T>(pool: Rc<SmtpConnectionPool<T>>, mut task: Box<RemoteTask<T>>) {
             failures.for_each(|session| pool.report(RemoteEvent::Tls(session)));
         };
         let may_send = || (pool.fence)(task.id);
-        let observer =
-            TaskObserver { slow: &tell_slow, tls: &tell_tls, policy: &tell_policy, may_send: &may_send };
+        let observer = TaskObserver { slow: &tell_slow, tls: &tell_tls, policy: &tell_policy, may_send: &may_send };
         let (end, kept) = TaskRun::new(&task, &pool.rotation, observer).run(reused).await;
         let hop = task.next_hop.clone();
         let ConnectionConfig { messages_per_connection_max, idle_connections_max, idle_time_max, .. } =
@@ -300,7 +299,8 @@ impl<'a, T> TaskRun<'a, T> {
         let has_logins = self.task.next_hop.config.logins.is_some();
         let mut verdicts = Vec::new();
         loop {
-            match connection.next_event(Some(&mut self.content), &mut self.slow_detector, self.observer.may_send).await {
+            match connection.next_event(Some(&mut self.content), &mut self.slow_detector, self.observer.may_send).await
+            {
                 ConnectionEvent::Session(SmtpClientEvent::Finished(found)) => verdicts = found,
                 ConnectionEvent::Session(SmtpClientEvent::Ready) => {
                     let facts = SessionFacts { dsn, has_logins, peer: connection.peer() };

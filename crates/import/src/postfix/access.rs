@@ -15,9 +15,9 @@ use super::dnsbl::PostfixDnsbl;
 use super::logins::OTHER_SENDER_CHECKS;
 use super::lookups::MapRef;
 use super::map_text::TableUse;
-use super::networks::{IpNet, quoted_networks};
 use super::restrictions::{ClientKind, LISTS, Restriction, RestrictionLists};
 use super::words::{braced, list};
+use crate::ip_net::{IpNet, quoted_networks};
 
 /// Classes within classes.
 pub(super) const CLASS_DEPTH_MAX: usize = 5;

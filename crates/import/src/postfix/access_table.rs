@@ -19,7 +19,7 @@ use std::net::Ipv6Addr;
 use mail::Reply;
 
 use super::map_text::pattern_end;
-use super::networks::IpNet;
+use crate::ip_net::IpNet;
 
 /// What a table is looked up with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

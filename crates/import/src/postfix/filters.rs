@@ -16,10 +16,10 @@ use super::access::ConvertedRestriction;
 use super::config_draft::{TomlSection, quoted, quoted_list};
 use super::delivery_methods::DeliveryMethod;
 use super::inbound_services::InboundService;
-use super::networks::quoted_networks;
 use super::restrictions::{ClientKind, Restriction, RestrictionLists};
 use super::transport_target::TransportTarget;
 use super::words::{definition_list, duration_seconds, list};
+use crate::ip_net::quoted_networks;
 
 /// Times of milters: the parameter, its word in a list of milters, and the key.
 const MILTER_TIMES: [(&str, &str, &str); 3] = [

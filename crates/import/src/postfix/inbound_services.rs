@@ -7,9 +7,9 @@ use super::Conversion;
 use super::delivery_methods::port;
 use super::main_cf::MainCf;
 use super::master_cf::Service;
-use super::networks::{IpNet, intersection};
 use super::restrictions::{ClientKind, LISTS, RestrictionLists};
 use super::words::list;
+use crate::ip_net::{IpNet, intersection};
 
 /// The ports for users.
 const USER_PORTS: [u16; 2] = [587, 465];

@@ -4,8 +4,8 @@ use mail::Address;
 
 use super::Conversion;
 use super::config_draft::{TomlSection, quoted};
-use super::networks::quoted_networks;
 use super::words::duration_seconds;
+use crate::ip_net::quoted_networks;
 
 /// The kind of a parameter's value.
 #[derive(Clone, Copy)]

@@ -8,9 +8,9 @@ use super::Conversion;
 use super::config_draft::{TomlSection, quoted};
 use super::inbound_services::{self, InboundService, TlsLevel};
 use super::master_cf::Service;
-use super::networks::{IpNet, quoted_networks};
 use super::restrictions::ClientKind;
 use super::words::duration_seconds;
+use crate::ip_net::{IpNet, quoted_networks};
 
 /// A key, its value and its source.
 type ListenerKey = (&'static str, String, &'static str);

@@ -6,7 +6,6 @@
 mod access;
 mod access_table;
 mod certificates;
-mod config_draft;
 mod content_rules;
 mod delivery_methods;
 mod dnsbl;
@@ -22,12 +21,9 @@ mod lookups;
 pub mod main_cf;
 mod map_text;
 pub mod master_cf;
-mod mysql;
 mod networks;
 mod outbound;
-mod output_text;
 mod pipes;
-mod placeholders;
 mod policy;
 mod quotas;
 mod relay_logins;
@@ -36,18 +32,16 @@ mod restrictions;
 mod rewriting;
 mod rules;
 mod sender_routes;
-mod sql;
 mod table_rules;
 mod transport_target;
 mod transports;
-mod words;
 
 use std::collections::BTreeSet;
-use std::io;
 use std::path::Path;
 
-pub use config_draft::NewFile;
-use config_draft::{ConfigDraft, quoted};
+use crate::config_draft::{self, ConfigDraft, quoted};
+use crate::output_text::{self, SourceServer};
+use crate::{FileReader, ImportResult, mysql, placeholders, sql, words};
 use expand::ExpandedParameters;
 use inbound_services::InboundService;
 use lookups::ConvertedTables;
@@ -56,28 +50,6 @@ use main_cf::MainCf;
 use map_text::SiteDomains;
 use master_cf::MasterCf;
 use transports::TransportMap;
-
-/// Reads the files that a configuration names.
-pub trait FileReader {
-    /// The text of a file.
-    ///
-    /// # Errors
-    ///
-    /// It does not exist, cannot be read, or is not UTF-8.
-    fn text(&self, path: &Path) -> io::Result<String>;
-}
-
-/// The result of an import.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ImportResult {
-    /// The new configuration.
-    pub text: String,
-    /// The files that it names.
-    pub files: Vec<NewFile>,
-    /// How mail is handled differently than by Postfix, one sentence each; also at the top of the
-    /// text.
-    pub behavior_changes: Vec<String>,
-}
 
 /// Converts `main` and `master`, the texts of main.cf and master.cf, and the files that they name,
 /// for a host named `machine`. New files go to `folder`.
@@ -108,8 +80,10 @@ pub fn import(main: &str, master: &str, machine: &str, files: &dyn FileReader, f
     };
     conversion.run();
     let draft = conversion.draft;
+    let settings = main.settings().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+    let source = SourceServer { name: "Postfix", command: "postfix", setting: "parameter", settings };
     ImportResult {
-        text: output_text::render(&draft, &main),
+        text: output_text::render(&draft, &source),
         files: draft.files,
         behavior_changes: draft.behavior_changes,
     }

@@ -6,8 +6,8 @@ use super::Conversion;
 use super::config_draft::{quoted, quoted_list};
 use super::inbound_services::common_relay_networks;
 use super::map_text::{TableUse, target};
-use super::networks::quoted_networks;
 use super::words::list;
+use crate::ip_net::quoted_networks;
 
 /// Tables of addresses, their classes, and the keys for both.
 const CANONICAL: [(&str, &str, &str, &str); 3] = [

@@ -7,8 +7,8 @@ use super::access::{ImportedRule, LIST_NAMES, NameCondition, RuleCondition};
 use super::access_table::{self, AccessAction, AccessSubject, AccessTableContent, group_by_action};
 use super::config_draft::{TomlSection, quoted};
 use super::lookups::{MapRef, file_name};
-use super::networks::{IpNet, quoted_networks};
 use super::words::list;
+use crate::ip_net::{IpNet, quoted_networks};
 
 /// The source of a rule.
 #[derive(Clone, Copy)]

@@ -1,7 +1,7 @@
 //! Splits Postfix's lists at commas and white space outside braces, and reads times.
 
 /// Splits at these characters outside braces, without empty words.
-pub(super) fn split(text: &str, parts: impl Fn(char) -> bool) -> Vec<String> {
+pub(crate) fn split(text: &str, parts: impl Fn(char) -> bool) -> Vec<String> {
     let (mut words, mut word, mut depth) = (Vec::new(), String::new(), 0_usize);
     for c in text.chars() {
         match c {
@@ -20,12 +20,12 @@ pub(super) fn split(text: &str, parts: impl Fn(char) -> bool) -> Vec<String> {
 }
 
 /// The elements of a list.
-pub(super) fn list(text: &str) -> Vec<String> {
+pub(crate) fn list(text: &str) -> Vec<String> {
     split(text, |c| c == ',' || c.is_whitespace())
 }
 
 /// A value, and settings after it if both are in braces: `{ inet:localhost:1, timeout=5s }`.
-pub(super) fn definition_list(text: &str) -> (String, Vec<(String, String)>) {
+pub(crate) fn definition_list(text: &str) -> (String, Vec<(String, String)>) {
     let Some(inside) = braced(text) else { return (text.to_owned(), Vec::new()) };
     let mut words = list(inside).into_iter();
     let first = words.next().unwrap_or_default();
@@ -38,13 +38,13 @@ pub(super) fn definition_list(text: &str) -> (String, Vec<(String, String)>) {
 }
 
 /// The text inside braces that enclose the whole text.
-pub(super) fn braced(text: &str) -> Option<&str> {
+pub(crate) fn braced(text: &str) -> Option<&str> {
     let (inside, rest) = leading_braces(text)?;
     rest.trim().is_empty().then(|| inside.trim())
 }
 
 /// The text inside the leading braces, and the rest.
-pub(super) fn leading_braces(text: &str) -> Option<(&str, &str)> {
+pub(crate) fn leading_braces(text: &str) -> Option<(&str, &str)> {
     let mut depth = 0_usize;
     let text = text.trim_start();
     for (place, c) in text.char_indices() {
@@ -63,7 +63,7 @@ pub(super) fn leading_braces(text: &str) -> Option<(&str, &str)> {
 }
 
 /// A time in seconds; `unit` applies to values without one.
-pub(super) fn duration_seconds(value: &str, unit: char) -> Option<u64> {
+pub(crate) fn duration_seconds(value: &str, unit: char) -> Option<u64> {
     let unit = value.chars().last().filter(|c| c.is_ascii_alphabetic()).unwrap_or(unit);
     let number: u64 = value.trim_end_matches(|c: char| c.is_ascii_alphabetic()).parse::<u32>().ok()?.into();
     let seconds = match unit {

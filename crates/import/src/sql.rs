@@ -9,7 +9,7 @@ use super::placeholders::key_part;
 
 /// A kind of database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Database {
+pub(crate) enum Database {
     Postgres,
     Mysql,
     Sqlite,
@@ -17,7 +17,7 @@ pub(super) enum Database {
 
 impl Database {
     /// The database of a type of Postfix's maps.
-    pub(super) fn of_map_type(kind: &str) -> Option<Database> {
+    pub(crate) fn of_map_type(kind: &str) -> Option<Database> {
         match kind {
             "pgsql" => Some(Database::Postgres),
             "mysql" => Some(Database::Mysql),
@@ -27,7 +27,7 @@ impl Database {
     }
 
     /// The type of our tables.
-    pub(super) fn table_type(self) -> &'static str {
+    pub(crate) fn table_type(self) -> &'static str {
         match self {
             Database::Postgres => "postgres",
             Database::Mysql => "mysql",
@@ -61,7 +61,7 @@ impl Database {
     }
 
     /// The query for our table. `local`: Postfix looks up names without a domain.
-    pub(super) fn query(self, query: &str, local: bool) -> Result<String, String> {
+    pub(crate) fn query(self, query: &str, local: bool) -> Result<String, String> {
         let (query, parts) = bind_keys(query, self, local)?;
         Ok(match self {
             Database::Postgres => postgres_query(&query, &parts),
@@ -86,7 +86,7 @@ fn postgres_query(query: &str, parts: &[String]) -> String {
 }
 
 /// The query from the parameters of old versions without `query`.
-pub(super) fn legacy_query(value: impl Fn(&str) -> Option<String>) -> Option<String> {
+pub(crate) fn legacy_query(value: impl Fn(&str) -> Option<String>) -> Option<String> {
     let (field, table, key) = (value("select_field")?, value("table")?, value("where_field")?);
     let more = value("additional_conditions").unwrap_or_default();
     Some(format!("SELECT {field} FROM {table} WHERE {key} = '%s' {more}"))

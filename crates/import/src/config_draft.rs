@@ -1,5 +1,5 @@
 //! The new configuration under construction: its sections, the outcome of each parameter of
-//! main.cf, and the files that go with it. In the end every parameter has an outcome, and `render`
+//! the old configuration, and the files that go with it. In the end every parameter has an outcome, and `render`
 //! writes all of them.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,7 +18,7 @@ pub struct NewFile {
 
 /// The outcome of a parameter.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum ParameterOutcome {
+pub(crate) enum ParameterOutcome {
     /// Translated.
     Mapped,
     /// Not needed: the server does this anyway.
@@ -29,30 +29,30 @@ pub(super) enum ParameterOutcome {
 
 /// A section.
 #[derive(Clone, Debug, Default)]
-pub(super) struct TomlSection {
-    pub(super) header: String,
+pub(crate) struct TomlSection {
+    pub(crate) header: String,
     /// Comment lines above it.
-    pub(super) comments: Vec<String>,
+    pub(crate) comments: Vec<String>,
     /// Key, value in TOML, and the parameter that it comes from.
-    pub(super) keys: Vec<(String, String, String)>,
+    pub(crate) keys: Vec<(String, String, String)>,
 }
 
 impl TomlSection {
-    pub(super) fn new(header: &str) -> Self {
+    pub(crate) fn new(header: &str) -> Self {
         TomlSection { header: header.to_owned(), ..TomlSection::default() }
     }
 
-    pub(super) fn comment(mut self, line: impl Into<String>) -> Self {
+    pub(crate) fn comment(mut self, line: impl Into<String>) -> Self {
         self.comments.push(line.into());
         self
     }
 
-    pub(super) fn key(mut self, key: &str, value: impl Into<String>, from: &str) -> Self {
+    pub(crate) fn key(mut self, key: &str, value: impl Into<String>, from: &str) -> Self {
         self.set(key, value.into(), from);
         self
     }
 
-    pub(super) fn set(&mut self, key: &str, value: String, from: &str) {
+    pub(crate) fn set(&mut self, key: &str, value: String, from: &str) {
         self.keys.retain(|(known, ..)| known != key);
         self.keys.push((key.to_owned(), value, from.to_owned()));
     }
@@ -60,35 +60,35 @@ impl TomlSection {
 
 /// The whole configuration.
 #[derive(Debug, Default)]
-pub(super) struct ConfigDraft {
-    pub(super) sections: Vec<TomlSection>,
-    pub(super) outcomes: BTreeMap<String, ParameterOutcome>,
+pub(crate) struct ConfigDraft {
+    pub(crate) sections: Vec<TomlSection>,
+    pub(crate) outcomes: BTreeMap<String, ParameterOutcome>,
     /// Parts of parameters, service overrides and table settings that are not supported: what, and
     /// why.
-    pub(super) unsupported: Vec<(String, String)>,
+    pub(crate) unsupported: Vec<(String, String)>,
     /// Services of master.cf that no mail uses.
-    pub(super) idle_services: Vec<String>,
+    pub(crate) idle_services: Vec<String>,
     /// Restrictions and their outcomes.
-    pub(super) rules: Vec<(String, String)>,
-    pub(super) files: Vec<NewFile>,
-    /// How mail is handled differently than by Postfix.
-    pub(super) behavior_changes: Vec<String>,
+    pub(crate) rules: Vec<(String, String)>,
+    pub(crate) files: Vec<NewFile>,
+    /// How mail is handled differently than by the other server.
+    pub(crate) behavior_changes: Vec<String>,
     /// Other points to review first.
-    pub(super) review_first: Vec<String>,
+    pub(crate) review_first: Vec<String>,
     /// The names of the files that were read.
-    pub(super) sources: BTreeSet<String>,
+    pub(crate) sources: BTreeSet<String>,
 }
 
 impl ConfigDraft {
     /// Sets a key in the only section with this header; the empty header is for keys above all
     /// sections.
-    pub(super) fn set(&mut self, header: &str, key: &str, value: impl Into<String>, from: &str) {
+    pub(crate) fn set(&mut self, header: &str, key: &str, value: impl Into<String>, from: &str) {
         self.mapped(from);
         self.section(header).set(key, value.into(), from);
     }
 
     /// The one section with this header.
-    pub(super) fn section(&mut self, header: &str) -> &mut TomlSection {
+    pub(crate) fn section(&mut self, header: &str) -> &mut TomlSection {
         let place = self.sections.iter().position(|block| block.header == header).unwrap_or_else(|| {
             self.sections.push(TomlSection::new(header));
             self.sections.len() - 1
@@ -96,23 +96,23 @@ impl ConfigDraft {
         &mut self.sections[place]
     }
 
-    pub(super) fn add(&mut self, block: TomlSection) {
+    pub(crate) fn add(&mut self, block: TomlSection) {
         self.sections.push(block);
     }
 
-    pub(super) fn mapped(&mut self, name: &str) {
+    pub(crate) fn mapped(&mut self, name: &str) {
         self.outcomes.insert(name.to_owned(), ParameterOutcome::Mapped);
     }
 
-    pub(super) fn not_needed(&mut self, name: &str, why: &str) {
+    pub(crate) fn not_needed(&mut self, name: &str, why: &str) {
         self.outcomes.insert(name.to_owned(), ParameterOutcome::NotNeeded(why.to_owned()));
     }
 
-    pub(super) fn unsupported(&mut self, name: &str, why: impl Into<String>) {
+    pub(crate) fn unsupported(&mut self, name: &str, why: impl Into<String>) {
         self.outcomes.insert(name.to_owned(), ParameterOutcome::Unsupported(why.into()));
     }
 
-    pub(super) fn add_unsupported(&mut self, what: impl Into<String>, why: impl Into<String>) {
+    pub(crate) fn add_unsupported(&mut self, what: impl Into<String>, why: impl Into<String>) {
         let loss = (what.into(), why.into());
         if !self.unsupported.contains(&loss) {
             self.unsupported.push(loss);
@@ -120,7 +120,7 @@ impl ConfigDraft {
     }
 
     /// Adds a difference in how mail is handled, unless it is already listed.
-    pub(super) fn add_behavior_change(&mut self, what: impl Into<String>) {
+    pub(crate) fn add_behavior_change(&mut self, what: impl Into<String>) {
         let what = what.into();
         if !self.behavior_changes.contains(&what) {
             self.behavior_changes.push(what);
@@ -128,7 +128,7 @@ impl ConfigDraft {
     }
 
     /// Adds a point to review, unless it is already listed.
-    pub(super) fn add_review_note(&mut self, what: impl Into<String>) {
+    pub(crate) fn add_review_note(&mut self, what: impl Into<String>) {
         let what = what.into();
         if !self.review_first.contains(&what) {
             self.review_first.push(what);
@@ -137,12 +137,12 @@ impl ConfigDraft {
 }
 
 /// A string in TOML.
-pub(super) fn quoted(text: &str) -> String {
+pub(crate) fn quoted(text: &str) -> String {
     toml::Value::from(text).to_string()
 }
 
 /// A list of strings in TOML.
-pub(super) fn quoted_list<'t>(texts: impl IntoIterator<Item = &'t str>) -> String {
+pub(crate) fn quoted_list<'t>(texts: impl IntoIterator<Item = &'t str>) -> String {
     let texts: Vec<String> = texts.into_iter().map(quoted).collect();
     format!("[{}]", texts.join(", "))
 }

@@ -3,16 +3,16 @@
 use super::words::list;
 
 /// Settings that tables of type mysql do not have.
-pub(super) const UNSUPPORTED: [&str; 7] =
+pub(crate) const UNSUPPORTED: [&str; 7] =
     ["option_file", "option_group", "tls_cert_file", "tls_key_file", "tls_CApath", "tls_ciphers", "tls_verify_cert"];
-pub(super) const UNSUPPORTED_WHY: &str =
+pub(crate) const UNSUPPORTED_WHY: &str =
     "tables of type mysql have no such key; with TLS they always check the certificate, by `ca_file`";
 /// Where MySQL's own clients look for `localhost` on Debian.
 const SOCKET: &str = "/run/mysqld/mysqld.sock";
 const PORT: &str = "3306";
 
 /// Hosts, user and database as a URL.
-pub(super) fn url(value: impl Fn(&str) -> Option<String>) -> String {
+pub(crate) fn url(value: impl Fn(&str) -> Option<String>) -> String {
     let hosts = list(&value("hosts").unwrap_or_else(|| "localhost".into()));
     let servers: Vec<String> = hosts.iter().map(|host| server(host)).collect();
     let user = value("user").filter(|user| !user.is_empty()).map(|user| format!("{}@", encoded(&user)));

@@ -2,7 +2,7 @@
 //! of ldap_table(5), mysql_table(5) and their relatives.
 
 /// Names of the parts of a key in our queries, by the letters of Postfix's.
-pub(super) fn key_part(letter: char, local: bool) -> Result<Option<String>, String> {
+pub(crate) fn key_part(letter: char, local: bool) -> Result<Option<String>, String> {
     Ok(Some(match letter {
         's' | 'S' if local => "local".into(),
         's' | 'S' => "key".into(),
@@ -16,7 +16,7 @@ pub(super) fn key_part(letter: char, local: bool) -> Result<Option<String>, Stri
 }
 
 /// `result_format` with our placeholders. `local`: Postfix looks up names without a domain.
-pub(super) fn result_format(format: &str, local: bool) -> Result<String, String> {
+pub(crate) fn result_format(format: &str, local: bool) -> Result<String, String> {
     let mut made = String::new();
     let mut chars = format.chars();
     while let Some(c) = chars.next() {

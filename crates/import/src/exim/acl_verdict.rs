@@ -1,0 +1,168 @@
+//! What the ACL for recipients decides, found by running it once: which domains strangers may send to, and who may
+//! relay. A condition that depends on the message may hold. Only what is certain gives rights.
+//!
+//! | result for a domain | meaning |
+//! |---|---|
+//! | Yes | strangers may send there |
+//! | Maybe | some may; rules decide, and all others are refused |
+//! | No | nobody on the Internet may |
+
+use super::Conversion;
+use super::domains::{DomainGroup, Truth, applies};
+use super::sections::{AclItem, AclStatement, MODIFIERS};
+use crate::config_draft::TomlSection;
+use crate::ip_net::IpNet;
+
+/// ACLs that call each other.
+const DEPTH_MAX: usize = 8;
+
+/// Who may send to other domains.
+#[derive(Clone, Debug, Default)]
+pub(super) struct RelayRights {
+    pub(super) networks: Vec<IpNet>,
+    /// Users who have logged in.
+    pub(super) users: bool,
+}
+
+impl Conversion<'_> {
+    /// The statements of the ACL that a main option names. None: there is no such ACL.
+    pub(super) fn acl_of(&self, option: &str) -> Option<&[AclStatement]> {
+        let name = self.expander.constant(self.config.main.value(option)?)?;
+        self.config.acl(name.trim()).map(|acl| acl.statements.as_slice())
+    }
+
+    /// Whether strangers may send to these domains.
+    pub(super) fn accepts_strangers(&self, group: &DomainGroup) -> Truth {
+        self.acl_of("acl_smtp_rcpt").map_or(Truth::No, |statements| self.verdict(statements, group, 0))
+    }
+
+    fn verdict(&self, statements: &[AclStatement], group: &DomainGroup, depth: usize) -> Truth {
+        let mut may_accept = false;
+        let refused = |may_accept: bool| if may_accept { Truth::Maybe } else { Truth::No };
+        for statement in statements {
+            let holds = self.statement_holds(statement, group, depth);
+            match (statement.verb.as_str(), holds) {
+                ("accept", Truth::Yes) => return Truth::Yes,
+                ("accept", Truth::Maybe) => may_accept = true,
+                ("deny" | "drop" | "defer" | "discard", Truth::Yes) | ("require", Truth::No) => {
+                    return refused(may_accept);
+                }
+                _ => {}
+            }
+        }
+        refused(may_accept)
+    }
+
+    /// Whether all conditions hold for a stranger; those behind `endpass` do not count.
+    fn statement_holds(&self, statement: &AclStatement, group: &DomainGroup, depth: usize) -> Truth {
+        let items = statement.items.iter().take_while(|item| item.name != "endpass");
+        let conditions = items.filter(|item| !MODIFIERS.contains(&item.name.as_str()));
+        let truths = conditions.map(|item| self.condition_holds(item, group, depth).negated(item.negated));
+        truths.min().unwrap_or(Truth::Yes)
+    }
+
+    fn condition_holds(&self, item: &AclItem, group: &DomainGroup, depth: usize) -> Truth {
+        match item.name.as_str() {
+            "domains" => applies(&self.domain_items(&item.value), group),
+            "hosts" => self.hosts(&item.value).has_strangers(),
+            "authenticated" => Truth::No,
+            // Only recipients that exist are accepted, in any case.
+            "verify" if item.value.trim().starts_with("recipient") => Truth::Yes,
+            "acl" if depth < DEPTH_MAX => match self.config.acl(item.value.trim()) {
+                Some(acl) => self.verdict(&acl.statements, group, depth + 1),
+                None => Truth::Maybe,
+            },
+            "senders" | "sender_domains" | "local_parts" | "recipients" | "condition" => {
+                self.constant_condition(item).unwrap_or(Truth::Maybe)
+            }
+            _ => Truth::Maybe,
+        }
+    }
+
+    /// The result of a condition that does not depend on the message.
+    pub(super) fn constant_condition(&self, item: &AclItem) -> Option<Truth> {
+        let of_lists = ["condition", "domains", "local_parts", "recipients", "sender_domains", "senders"];
+        let value = self.expander.constant(&item.value).filter(|_| of_lists.contains(&item.name.as_str()))?;
+        match (item.name.as_str(), value.trim()) {
+            ("condition", "true" | "yes" | "1") => Some(Truth::Yes),
+            ("condition", "" | "false" | "no" | "0") => Some(Truth::No),
+            ("condition", _) => None,
+            (_, "*") => Some(Truth::Yes),
+            (_, "") => Some(Truth::No),
+            _ => None,
+        }
+    }
+
+    /// Finds who may send to a domain that the configuration does not name.
+    pub(super) fn find_relay_rights(&mut self) {
+        let Some(statements) = self.acl_of("acl_smtp_rcpt").map(<[AclStatement]>::to_vec) else {
+            self.draft.add_behavior_change(
+                "All mail by SMTP is refused, as by Exim: it has no acl_smtp_rcpt, or one whose name depends on the message.",
+            );
+            return;
+        };
+        for statement in statements {
+            let others = self.without(&statement, &["hosts", "authenticated"]);
+            let holds = self.statement_holds(&others, &DomainGroup::Foreign, 0);
+            let has = |name: &str| statement.items.iter().any(|item| item.name == name);
+            match (statement.verb.as_str(), holds) {
+                ("accept", Truth::Yes) => self.add_relay_rights(&statement),
+                ("accept", Truth::Maybe) if has("hosts") || has("authenticated") => {
+                    self.tell_no_relay(&statement, "its conditions have no counterpart");
+                }
+                ("deny" | "drop" | "defer" | "discard", Truth::Yes) if !has("hosts") && !has("authenticated") => return,
+                ("require", Truth::No) => return,
+                _ => {}
+            }
+        }
+    }
+
+    /// The statement without some of its conditions; `encrypted` holds for users, who log in over TLS only.
+    fn without(&self, statement: &AclStatement, names: &[&str]) -> AclStatement {
+        let is_user = statement.items.iter().any(|item| item.name == "authenticated" && !item.negated);
+        let is_kept = |item: &&AclItem| {
+            !names.contains(&item.name.as_str()) && !(is_user && item.name == "encrypted" && item.value == "*")
+        };
+        AclStatement { items: statement.items.iter().filter(is_kept).cloned().collect(), ..statement.clone() }
+    }
+
+    fn add_relay_rights(&mut self, statement: &AclStatement) {
+        let named = |name: &str| statement.items.iter().filter(|item| item.name == name).cloned().collect::<Vec<_>>();
+        match (named("hosts").as_slice(), named("authenticated").as_slice()) {
+            ([], []) => self.tell_no_relay(statement, "anybody could relay"),
+            ([], [user]) if !user.negated && user.value.trim() == "*" => self.relay.users = true,
+            ([hosts], []) if !hosts.negated => {
+                let set = self.hosts(&hosts.value);
+                if !set.unknown.is_empty() {
+                    let why = format!("{} are not networks, so only the other hosts may", set.unknown.join(", "));
+                    self.tell_no_relay(statement, &why);
+                }
+                match set.has_strangers() == Truth::Yes {
+                    true => self.tell_no_relay(statement, "anybody could relay"),
+                    false => self.relay.networks.extend(set.networks),
+                }
+            }
+            _ => self.tell_no_relay(statement, "only some users or hosts may"),
+        }
+    }
+
+    fn tell_no_relay(&mut self, statement: &AclStatement, why: &str) {
+        let what = statement.summary();
+        self.draft.add_behavior_change(format!(
+            "Mail to other domains that `{what}` (acl_smtp_rcpt) accepted is refused: {why}. See [relay]."
+        ));
+    }
+
+    /// Writes `[relay]`.
+    pub(super) fn relay_section(&mut self) {
+        let mut texts: Vec<String> = Vec::new();
+        for text in self.relay.networks.iter().map(ToString::to_string) {
+            if !texts.contains(&text) {
+                texts.push(text);
+            }
+        }
+        let networks = crate::config_draft::quoted_list(texts.iter().map(String::as_str));
+        self.draft.add(TomlSection::new("[relay]").key("networks", networks, "acl_smtp_rcpt"));
+        self.draft.mapped("acl_smtp_rcpt");
+    }
+}

@@ -1,0 +1,258 @@
+//! Lists of domains, and the domains that a configuration names. An ACL or a router applies to a domain, does
+//! not apply, or may apply: what the import cannot read may be anything.
+
+use std::path::Path;
+
+use mail::Address;
+
+use super::Conversion;
+use super::expansion::{Lookup, list};
+
+/// Lists within lists.
+const DEPTH_MAX: usize = 10;
+/// Domains that become sections of the new file.
+const GROUPS_MAX: usize = 5000;
+
+/// Whether a condition holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Truth {
+    No,
+    Maybe,
+    Yes,
+}
+
+impl Truth {
+    pub(super) fn negated(self, negated: bool) -> Truth {
+        match (self, negated) {
+            (Truth::Yes, true) => Truth::No,
+            (Truth::No, true) => Truth::Yes,
+            (same, _) => same,
+        }
+    }
+}
+
+impl From<bool> for Truth {
+    fn from(holds: bool) -> Truth {
+        if holds { Truth::Yes } else { Truth::No }
+    }
+}
+
+/// Domains that are handled alike.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum DomainGroup {
+    Name(String),
+    /// All subdomains of a domain.
+    Subdomains(String),
+    /// The domains that a database has.
+    Lookup(Lookup),
+    /// A domain that the configuration does not name.
+    Foreign,
+}
+
+/// An element of a list.
+#[derive(Clone, Debug)]
+pub(super) struct DomainItem {
+    negated: bool,
+    pattern: DomainPattern,
+}
+
+#[derive(Clone, Debug)]
+enum DomainPattern {
+    Any,
+    Group(DomainGroup),
+    List(Vec<DomainItem>),
+    /// What cannot be read.
+    Unknown(String),
+}
+
+impl DomainItem {
+    fn applies(&self, group: &DomainGroup) -> Truth {
+        match &self.pattern {
+            DomainPattern::Any => Truth::Yes,
+            DomainPattern::List(items) => applies(items, group),
+            DomainPattern::Unknown(_) => Truth::Maybe,
+            DomainPattern::Group(DomainGroup::Subdomains(parent)) => match group {
+                DomainGroup::Name(name) | DomainGroup::Subdomains(name) => {
+                    let is_same = matches!(group, DomainGroup::Subdomains(_)) && name == parent;
+                    Truth::from(is_same || name.strip_suffix(parent.as_str()).is_some_and(|it| it.ends_with('.')))
+                }
+                _ => Truth::No,
+            },
+            DomainPattern::Group(known) => Truth::from(known == group),
+        }
+    }
+}
+
+/// Whether a list contains these domains. If its last element is negated, it contains all that no element
+/// matches.
+pub(super) fn applies(items: &[DomainItem], group: &DomainGroup) -> Truth {
+    let mut is_open = false;
+    for item in items {
+        match item.applies(group) {
+            Truth::Yes if is_open => return Truth::Maybe,
+            Truth::Yes => return Truth::from(!item.negated),
+            Truth::Maybe => is_open = true,
+            Truth::No => {}
+        }
+    }
+    match is_open {
+        true => Truth::Maybe,
+        false => Truth::from(items.last().is_some_and(|item| item.negated)),
+    }
+}
+
+/// The elements that cannot be read.
+fn unknown_items(items: &[DomainItem], found: &mut Vec<String>) {
+    for item in items {
+        match &item.pattern {
+            DomainPattern::Unknown(text) => found.push(text.clone()),
+            DomainPattern::List(items) => unknown_items(items, found),
+            _ => {}
+        }
+    }
+}
+
+pub(super) fn collect_groups(items: &[DomainItem], groups: &mut Vec<DomainGroup>) {
+    for item in items {
+        match &item.pattern {
+            DomainPattern::List(items) => collect_groups(items, groups),
+            DomainPattern::Group(group) if !groups.contains(group) && groups.len() < GROUPS_MAX => {
+                groups.push(group.clone());
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Conversion<'_> {
+    /// The elements of a list of domains.
+    pub(super) fn domain_items(&self, text: &str) -> Vec<DomainItem> {
+        self.domain_list(text, 0)
+    }
+
+    fn domain_list(&self, text: &str, depth: usize) -> Vec<DomainItem> {
+        let text = self.expander.resolved(text);
+        let known = |pattern| vec![DomainItem { negated: false, pattern }];
+        if depth > DEPTH_MAX {
+            return known(DomainPattern::Unknown(text));
+        }
+        let item = |item: String| {
+            let bare = item.trim_start_matches(['!', ' ']);
+            let negated = item[..item.len() - bare.len()].matches('!').count() % 2 == 1;
+            Some(DomainItem { negated, pattern: self.domain_pattern(bare, depth)? })
+        };
+        list(&text).into_iter().filter_map(item).collect()
+    }
+
+    fn domain_pattern(&self, text: &str, depth: usize) -> Option<DomainPattern> {
+        let is_domain = |name: &str| Address::new("postmaster", name).is_ok();
+        let unknown = || Some(DomainPattern::Unknown(text.to_owned()));
+        Some(match text {
+            // Addresses of this host in brackets are always ours.
+            "" | "@[]" => return None,
+            "*" => DomainPattern::Any,
+            _ if text.starts_with('$') => match Lookup::parse(text) {
+                Some(lookup) => self.domains_of_lookup(lookup, text),
+                None => return unknown(),
+            },
+            "@" => DomainPattern::Group(DomainGroup::Name(self.hostname.to_lowercase())),
+            _ if text.starts_with('+') => match self.config.list(&text[1..]) {
+                Some(value) => DomainPattern::List(self.domain_list(value, depth + 1)),
+                None => return unknown(),
+            },
+            _ if text.starts_with('/') => match self.files.text(Path::new(text)) {
+                Ok(lines) => DomainPattern::List(self.domain_list(&file_items(&lines), depth + 1)),
+                Err(_) => return unknown(),
+            },
+            _ if text.contains(';') => match Lookup::of_list_item(text, "$domain") {
+                Some(lookup) => self.domains_of_lookup(lookup, text),
+                None => return unknown(),
+            },
+            _ => match text.strip_prefix("*.") {
+                Some(parent) if is_domain(parent) => {
+                    DomainPattern::Group(DomainGroup::Subdomains(parent.to_lowercase()))
+                }
+                None if is_domain(text) => DomainPattern::Group(DomainGroup::Name(text.to_lowercase())),
+                _ => return unknown(),
+            },
+        })
+    }
+
+    /// The domains in a file or a database.
+    fn domains_of_lookup(&self, lookup: Lookup, text: &str) -> DomainPattern {
+        let name = |name: String| DomainItem {
+            negated: false,
+            pattern: self.domain_pattern(&name, DEPTH_MAX).unwrap_or(DomainPattern::Unknown(name)),
+        };
+        match lookup.kind.as_str() {
+            "lsearch" => match self.files.text(Path::new(&self.expander.resolved(&lookup.source))) {
+                Ok(text) => DomainPattern::List(file_entries(&text).into_iter().map(|(key, _)| name(key)).collect()),
+                Err(_) => DomainPattern::Unknown(text.to_owned()),
+            },
+            "dsearch" => match self.files.names(Path::new(&lookup.source)) {
+                Ok(mut names) => {
+                    names.sort();
+                    DomainPattern::List(names.into_iter().map(name).collect())
+                }
+                Err(_) => DomainPattern::Unknown(text.to_owned()),
+            },
+            "mysql" | "pgsql" | "sqlite" | "ldap" | "ldapm" => DomainPattern::Group(DomainGroup::Lookup(lookup)),
+            _ => DomainPattern::Unknown(text.to_owned()),
+        }
+    }
+
+    /// Finds the domains that ACLs and routers name.
+    pub(super) fn find_groups(&mut self) {
+        let statements = self.config.acls.iter().flat_map(|acl| &acl.statements);
+        let conditions = statements.flat_map(|it| &it.items).filter(|item| item.name == "domains");
+        let conditions: Vec<&str> = conditions.map(|item| item.value.as_str()).collect();
+        let routers = self.config.routers.iter().filter_map(|router| router.value("domains"));
+        let mut unknown = Vec::new();
+        for text in conditions.into_iter().chain(routers) {
+            let items = self.domain_items(text);
+            collect_groups(&items, &mut self.groups);
+            unknown_items(&items, &mut unknown);
+        }
+        unknown.sort();
+        unknown.dedup();
+        for text in unknown {
+            let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+            self.draft.add_behavior_change(format!(
+                "Mail to the domains in `{text}` is refused, because they cannot be listed: add a [[domain]] for each."
+            ));
+        }
+    }
+}
+
+/// Entries of a file that lsearch reads: `key: value` or `key value`, with lines that go on if the next one is
+/// indented.
+pub(super) fn file_entries(text: &str) -> Vec<(String, String)> {
+    let mut lines: Vec<String> = Vec::new();
+    for line in text.lines() {
+        match lines.last_mut() {
+            _ if line.trim().is_empty() || line.starts_with('#') => {}
+            Some(last) if line.starts_with([' ', '\t']) => {
+                last.push(' ');
+                last.push_str(line.trim());
+            }
+            _ => lines.push(line.trim().to_owned()),
+        }
+    }
+    let entry = |line: &String| {
+        if let Some((key, value)) = line.strip_prefix('"').and_then(|rest| rest.split_once('"')) {
+            return (key.to_owned(), value.trim_start_matches([':', ' ', '\t']).trim().to_owned());
+        }
+        let end = line.find(|c: char| c == ':' || c.is_whitespace()).unwrap_or(line.len());
+        let (key, value) = line.split_at(end);
+        let value = value.trim_start();
+        (key.to_owned(), value.strip_prefix(':').unwrap_or(value).trim().to_owned())
+    };
+    lines.iter().map(entry).collect()
+}
+
+/// The lines of a file that stands in a list, as a list.
+pub(super) fn file_items(text: &str) -> String {
+    let items = text.lines().map(|line| line.split_once('#').map_or(line, |(item, _)| item).trim());
+    let items = items.filter(|item| !item.is_empty()).map(|item| item.replace(':', "::"));
+    items.collect::<Vec<_>>().join(" : ")
+}

@@ -1,0 +1,132 @@
+//! Lists of hosts as networks. The first element that matches decides, and `!` excludes. Our lists have no
+//! exclusions, so excluded networks are subtracted from the others. Names of hosts are not networks: they are left
+//! out and told of.
+
+use std::path::Path;
+
+use super::Conversion;
+use super::domains::{Truth, file_entries, file_items};
+use super::expansion::{Lookup, list};
+use crate::ip_net::IpNet;
+
+/// Lists within lists.
+const DEPTH_MAX: usize = 10;
+/// All addresses.
+const EVERYWHERE: [&str; 2] = ["0.0.0.0/0", "::/0"];
+
+/// The hosts of a list.
+#[derive(Clone, Debug, Default)]
+pub(super) struct HostSet {
+    pub(super) networks: Vec<IpNet>,
+    excluded: Vec<IpNet>,
+    /// Elements that are not networks.
+    pub(super) unknown: Vec<String>,
+    /// An excluded element is unknown, so later ones may be part of it.
+    is_incomplete: bool,
+    last_is_negated: bool,
+}
+
+impl HostSet {
+    /// Whether any client on the Internet is in it.
+    pub(super) fn is_everyone(&self) -> bool {
+        self.unknown.is_empty() && everywhere().iter().all(|all| self.networks.iter().any(|net| net.covers(all)))
+    }
+
+    /// Whether an ordinary client on the Internet is in it.
+    pub(super) fn has_strangers(&self) -> Truth {
+        let prefix = |net: &IpNet| net.to_string().rsplit_once('/').and_then(|(_, prefix)| prefix.parse::<u8>().ok());
+        let is_wide =
+            |net: &IpNet| prefix(net).is_none_or(|prefix| prefix < if net.is_v4() { WIDE_V4 } else { WIDE_V6 });
+        match self.networks.iter().any(is_wide) {
+            true => Truth::Yes,
+            false if self.unknown.is_empty() => Truth::No,
+            false => Truth::Maybe,
+        }
+    }
+
+    /// All other addresses.
+    pub(super) fn complement(&self) -> Vec<IpNet> {
+        subtracted(everywhere(), &self.networks)
+    }
+
+    fn add(&mut self, networks: Vec<IpNet>, negated: bool) {
+        match negated {
+            true => self.excluded.extend(networks),
+            false if self.is_incomplete => {}
+            false => self.networks.extend(subtracted(networks, &self.excluded)),
+        }
+    }
+}
+
+/// Networks with a shorter prefix are not those of one site.
+const WIDE_V4: u8 = 8;
+const WIDE_V6: u8 = 7;
+
+fn everywhere() -> Vec<IpNet> {
+    EVERYWHERE.iter().filter_map(|text| IpNet::parse(text)).collect()
+}
+
+fn subtracted(networks: Vec<IpNet>, holes: &[IpNet]) -> Vec<IpNet> {
+    let cut = |rest: Vec<IpNet>, hole: &IpNet| rest.into_iter().flat_map(|net| net.subtract(hole)).collect();
+    holes.iter().fold(networks, cut)
+}
+
+impl Conversion<'_> {
+    /// The hosts of a list. Those that run programs here, without a connection, are in none.
+    pub(super) fn hosts(&self, text: &str) -> HostSet {
+        let mut set = HostSet::default();
+        self.collect_hosts(text, false, 0, &mut set);
+        if set.last_is_negated && !set.is_incomplete {
+            set.add(everywhere(), false);
+        }
+        set
+    }
+
+    fn collect_hosts(&self, text: &str, negated: bool, depth: usize, set: &mut HostSet) {
+        let text = self.expander.resolved(text);
+        if text.contains('$') || depth > DEPTH_MAX {
+            set.is_incomplete |= negated;
+            set.unknown.push(text);
+            return;
+        }
+        for item in list(&text) {
+            let bare = item.trim_start_matches(['!', ' ']);
+            let is_negated = negated ^ (item[..item.len() - bare.len()].matches('!').count() % 2 == 1);
+            set.last_is_negated = is_negated && depth == 0;
+            self.collect_host(bare, is_negated, depth, set);
+        }
+    }
+
+    fn collect_host(&self, item: &str, negated: bool, depth: usize, set: &mut HostSet) {
+        let inside = match item {
+            "" => return,
+            _ if item.starts_with('+') => self.config.list(&item[1..]).map(str::to_owned),
+            _ if item.starts_with('/') => self.files.text(Path::new(item)).ok().map(|text| file_items(&text)),
+            _ if item.contains(';') => self.keys_of_host_file(item),
+            _ => None,
+        };
+        let networks = match item {
+            "*" => Some(everywhere()),
+            "@" | "@[]" | "localhost" => Some(IpNet::loopback()),
+            _ => IpNet::parse(item).map(|net| vec![net]),
+        };
+        match (inside, networks) {
+            (Some(list), _) => self.collect_hosts(&list, negated, depth + 1, set),
+            (_, Some(networks)) => set.add(networks, negated),
+            _ => {
+                set.is_incomplete |= negated;
+                set.unknown.push(item.to_owned());
+            }
+        }
+    }
+
+    /// The keys of `net-lsearch;FILE` or `iplsearch;FILE`.
+    fn keys_of_host_file(&self, item: &str) -> Option<String> {
+        let item = item.strip_prefix("net-").unwrap_or(item);
+        let lookup = Lookup::of_list_item(item, "")?;
+        let text = self.files.text(Path::new(&lookup.source)).ok()?;
+        let is_file = matches!(lookup.kind.as_str(), "lsearch" | "iplsearch");
+        let keys: Vec<String> = file_entries(&text).into_iter().map(|(key, _)| key.replace(':', "::")).collect();
+        is_file.then(|| keys.join(" : "))
+    }
+}

@@ -1,0 +1,292 @@
+//! Imports of Exim configurations: golden files of the results, which must be valid and mention every option of the
+//! main section. No import opens a relay, and hostile files are errors.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+use std::process::Command;
+
+use config::Config;
+use import::exim::sections::EximConfig;
+use import::exim::{debian, import, source};
+use import::{FileReader, ImportResult};
+use proptest::prelude::*;
+
+const FILES: [(&str, &str); 9] = [
+    ("/etc/passwd", "root:x:0:0::/root:/bin/sh\nbob:x:1000:1000::/home/bob:/bin/sh\n"),
+    ("/etc/aliases", "postmaster: root\nroot: bob\nlog: |/usr/bin/log\n"),
+    ("/etc/email-addresses", "bob: bob@example.net\n"),
+    ("/etc/exim4/passwd.client", "*.example.net:us:geheim\n"),
+    ("/etc/exim4/virtual/a.example", "info: bob@example.net\n*: carol@example.net\n"),
+    ("/etc/exim4/virtual/b.example", "info: dave@example.net, eve@example.net\nnone: :fail: gone\n"),
+    ("/etc/exim4/virtual", "a.example b.example"),
+    ("/var/lib/mailman/lists", "talk news"),
+    ("/loop", ".include /loop\n"),
+];
+
+/// Files in memory. A folder is the list of its names.
+struct Memory(BTreeMap<&'static str, &'static str>);
+
+impl FileReader for Memory {
+    fn text(&self, path: &Path) -> io::Result<String> {
+        let text = path.to_str().and_then(|path| self.0.get(path));
+        text.map(|&text| text.to_owned()).ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no such file"))
+    }
+
+    fn names(&self, folder: &Path) -> io::Result<Vec<String>> {
+        Ok(self.text(folder)?.split(' ').map(str::to_owned).collect())
+    }
+}
+
+fn convert(text: &str) -> Result<ImportResult, source::SourceError> {
+    let files = Memory(FILES.into_iter().collect());
+    import(
+        text,
+        Path::new("/etc/exim4/exim4.conf"),
+        "host.example.org",
+        &files,
+        Path::new("/etc/mailrace/mailrace-tables"),
+    )
+}
+
+/// The complete result for a golden file, with checks that hold for every configuration.
+fn golden(text: &str) -> String {
+    let made = convert(text).unwrap();
+    if let Err(faults) = Config::parse(&made.text, "mailrace.toml", "host.example.org") {
+        panic!("{faults}\n{}", made.text);
+    }
+    let files = Memory(FILES.into_iter().collect());
+    let lines = source::read_lines(text, Path::new("/etc/exim4/exim4.conf"), &files).unwrap();
+    for option in EximConfig::parse(&lines).main.options {
+        assert!(made.text.contains(&option.name), "{} is missing in:\n{}", option.name, made.text);
+    }
+    assert!(!made.text.contains("geheim"), "a password is in the text:\n{}", made.text);
+    let new = made.files.iter().map(|it| {
+        let secret = if it.secret { " (secret)" } else { "" };
+        format!("\n--- {}{secret}\n{}", it.path.display(), it.text)
+    });
+    std::iter::once(made.text.clone()).chain(new).collect()
+}
+
+/// Answers to the questions of Debian's package.
+fn debian_answers(kind: &str) -> String {
+    format!(
+        "dc_eximconfig_configtype='{kind}'\ndc_other_hostnames='mail.example.org'\ndc_local_interfaces='127.0.0.1 ; ::1'\n\
+         dc_readhost='example.org'\ndc_relay_domains='relayed.example'\ndc_minimaldns='false'\n\
+         dc_relay_nets='10.0.0.0/8'\ndc_smarthost='smtp.example.net::587'\ndc_hide_mailname='true'\n\
+         dc_localdelivery='mail_spool'\n"
+    )
+}
+
+fn debian(kind: &str) -> String {
+    debian::configuration(&debian_answers(kind), None, "host.example.org\n").unwrap()
+}
+
+#[test]
+fn debian_internet_site() {
+    insta::assert_snapshot!(golden(&debian("internet")));
+}
+
+#[test]
+fn debian_smarthost() {
+    insta::assert_snapshot!(golden(&debian("smarthost")));
+}
+
+#[test]
+fn debian_satellite() {
+    insta::assert_snapshot!(golden(&debian("satellite")));
+}
+
+#[test]
+fn debian_local() {
+    insta::assert_snapshot!(golden(&debian("local")));
+}
+
+#[test]
+fn mx_with_ldap() {
+    insta::assert_snapshot!(golden(include_str!("exim/mx_ldap")));
+}
+
+#[test]
+fn virtual_domains_in_mysql() {
+    insta::assert_snapshot!(golden(include_str!("exim/vexim")));
+}
+
+#[test]
+fn smarthost_with_login() {
+    insta::assert_snapshot!(golden(include_str!("exim/smarthost")));
+}
+
+#[test]
+fn mailing_lists_and_domains_in_files() {
+    insta::assert_snapshot!(golden(include_str!("exim/lists")));
+}
+
+/// Whatever the answers, few things are told of a configuration that is Debian's own.
+#[test]
+fn a_stock_configuration_needs_few_remarks() {
+    for kind in ["internet", "smarthost", "satellite", "local"] {
+        let made = convert(&debian(kind)).unwrap();
+        assert!(made.behavior_changes.len() <= 2, "{kind}: {:#?}", made.behavior_changes);
+    }
+}
+
+/// Conditions that the import cannot read give nobody the right to relay.
+#[test]
+fn nothing_is_relayed_that_exim_refused() {
+    let rest = "begin routers\nr:\n driver = dnslookup\n transport = t\nbegin transports\nt:\n driver = smtp\n";
+    for (statement, networks) in [
+        ("accept hosts = 10.0.0.0/8", "[\"10.0.0.0/8\"]"),
+        ("accept hosts = *", "[]"),
+        ("accept", "[]"),
+        ("accept hosts = 10.0.0.0/8\n condition = ${if eq{$x}{y}}", "[]"),
+        ("accept hosts = 10.0.0.0/8\n senders = bob@example.org", "[]"),
+        ("accept hosts = 10.0.0.0/8\n verify = sender", "[]"),
+        ("accept hosts = !*.example.org : 10.0.0.0/8", "[]"),
+        ("accept hosts = !10.1.0.0/16 : 10.0.0.0/15", "[\"10.0.0.0/16\"]"),
+        ("accept hosts = ${lookup{$sender_host_address}dbm{/etc/x}}", "[]"),
+        ("accept hosts = 10.0.0.0/8\n domains = example.org", "[]"),
+        ("accept hosts = 10.0.0.0/8\n !domains = example.org", "[\"10.0.0.0/8\"]"),
+        ("deny\naccept hosts = 10.0.0.0/8", "[]"),
+        ("deny domains = !example.org\naccept hosts = 10.0.0.0/8", "[]"),
+        ("require domains = example.org\naccept hosts = 10.0.0.0/8", "[]"),
+        ("accept authenticated = bob\naccept authenticated = *\n hosts = 10.0.0.0/8", "[]"),
+    ] {
+        let made = convert(&format!("acl_smtp_rcpt = a\nbegin acl\na:\n{statement}\n{rest}")).unwrap();
+        let line = made.text.lines().find(|line| line.starts_with("networks = ")).unwrap();
+        assert!(line.starts_with(&format!("networks = {networks}")), "{statement}: {line}\n{}", made.text);
+        assert!(!made.text.contains("\nauth = true"), "{statement}\n{}", made.text);
+    }
+    let made = convert(rest).unwrap();
+    assert!(made.text.contains("networks = []") && !made.text.contains("[[domain]]\nname = \"host"), "{}", made.text);
+}
+
+#[test]
+fn what_refuses_by_an_unknown_condition_defers() {
+    let text = "acl_smtp_rcpt = a\nbegin acl\na:\ndeny condition = ${if eq{$x}{y}}\n hosts = 192.0.2.0/24\n\
+                accept domains = example.org\nbegin routers\nr:\n driver = accept\n transport = t\n";
+    let made = convert(text).unwrap();
+    assert!(made.text.contains("clients = [\"192.0.2.0/24\"]\naction = \"defer\""), "{}", made.text);
+    assert!(made.behavior_changes.iter().any(|it| it.contains("is deferred")), "{:?}", made.behavior_changes);
+}
+
+#[test]
+fn hostile_files_are_errors_that_name_the_place() {
+    let long = format!("qualify_domain = {}\n", "x".repeat(1 << 20));
+    let mut bomb = "A_X = 0123456789\n".to_owned();
+    bomb.extend(
+        (0..60).map(|n| format!("B{n}_ = {0}{0}\n", if n == 0 { "A_X".into() } else { format!("B{}_", n - 1) })),
+    );
+    for (text, place, fault) in [
+        (long.as_str(), "line 1", "the line is longer than 65536 octets"),
+        (".include /loop\n", "/loop", "this file includes itself"),
+        (".include /none\n", "line 1", "cannot include /none: no such file"),
+        (".ifdef X\nqueue_only\n", "exim4.conf", "an .ifdef has no .endif"),
+        ("", "exim4.conf", "this is not an Exim configuration"),
+        (bomb.as_str(), "line ", "longer than 65536 octets"),
+    ] {
+        let error = convert(text).unwrap_err();
+        assert!(error.place.contains(place) && error.fault.contains(fault), "{error}");
+    }
+    let open = "acl_smtp_rcpt = ${if exists{{{{\ndomainlist d = ${lookup{\nbegin routers\nr:\ndriver = redirect\ndata = ${lookup{\n";
+    let made = convert(open).unwrap();
+    Config::parse(&made.text, "mailrace.toml", "host.example.org").unwrap();
+}
+
+/// The command itself, with a copy of Debian's folder.
+#[test]
+fn the_command_writes_a_configuration_that_passes_check() {
+    let folder = tempfile::tempdir().unwrap();
+    let (old, new) = (folder.path().join("exim4"), folder.path().join("new/mailrace.toml"));
+    std::fs::create_dir(&old).unwrap();
+    let answers = old.join("update-exim4.conf.conf");
+    std::fs::write(&answers, debian_answers("internet")).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mailrace"));
+    let told = command.args(["import", "exim"]).arg(&answers).arg("--output").arg(&new).output().unwrap();
+    assert_eq!(told.status.code(), Some(1), "{told:?}");
+    let checked = Command::new(env!("CARGO_BIN_EXE_mailrace")).args(["check", "--config"]).arg(&new).output().unwrap();
+    assert!(checked.status.success() && checked.stderr.is_empty(), "{checked:?}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+
+    #[test]
+    fn whatever_exim_s_configuration_says_our_reader_finds_no_fault(
+        main in prop::collection::vec(prop::sample::select(MAIN), 0..6),
+        acl in prop::collection::vec(prop::sample::select(ACL), 0..8),
+        routers in prop::collection::vec(prop::sample::select(ROUTERS), 0..5),
+        any in "[ -~]{0,40}",
+    ) {
+        let routers: String = routers.iter().enumerate().map(|(n, router)| format!("r{n}:\n{router}\n")).collect();
+        let text = format!(
+            "primary_hostname = mx.example.org\nacl_smtp_rcpt = a\ndomainlist d = example.org : *.example.com\n{}\n\
+             begin acl\na:\n{}\nbegin routers\n{routers}\nbegin transports\nt:\n driver = smtp\nm:\n driver = appendfile\n{any}\n",
+            main.join("\n"), acl.join("\n"),
+        );
+        let made = convert(&text).unwrap();
+        let read = Config::parse(&made.text, "mailrace.toml", "host.example.org");
+        prop_assert!(read.is_ok(), "{}\n{}\n{text}", read.unwrap_err(), made.text);
+    }
+}
+
+const MAIN: &[&str] = &[
+    "qualify_domain = \"\"",
+    "local_interfaces = 127.0.0.1 : [::1]:26 : eth0",
+    "message_size_limit = 5X",
+    "message_size_limit = 5M",
+    "smtp_accept_max = 0",
+    "recipients_max = 999999999999",
+    "tls_certificate = ${if x}",
+    "tls_certificate = /c",
+    "daemon_smtp_ports = 25 : smtps : x",
+    "tls_on_connect_ports = 465",
+    "acl_smtp_data = a",
+    "acl_smtp_mail = a",
+    "acl_smtp_connect = a",
+    "acl_smtp_helo = a",
+    "queue_only_load = 4",
+    "host_reject_connection = 192.0.2.1 : x.example",
+    "delay_warning = 1h:2h",
+    "smtp_receive_timeout = 0s",
+];
+const ACL: &[&str] = &[
+    "accept hosts = 10.0.0.0/8",
+    "accept domains = +d",
+    "accept authenticated = *",
+    "deny hosts = !192.0.2.0/24",
+    "deny senders = : a@b.example : *@*.c.example",
+    "deny local_parts = ^[.] : postmaster",
+    "deny !verify = sender",
+    "require verify = helo",
+    "deny dnslists = a.example=127.0.0.2 : b.example/$sender_helo_name",
+    "deny spf = fail",
+    "deny message = \"no, \\\"never\\\"\"\n domains = example.org : *.example.com\n recipients = x@example.org",
+    "defer ratelimit = 5 / 1h / per_rcpt",
+    "drop recipients = a@example.org\n hosts = *",
+    "warn add_header = X: y",
+    "accept",
+    "deny",
+    "deny malware = *",
+    "require domains = lsearch;/etc/aliases",
+    "accept acl = a",
+    "discard senders = a@b.example",
+];
+const ROUTERS: &[&str] = &[
+    "driver = dnslookup\ndomains = !+d\ntransport = t\nno_more",
+    "driver = dnslookup\ntransport = t",
+    "driver = manualroute\nroute_list = * a.example::26 : b.example\ntransport = t",
+    "driver = manualroute\nroute_list = example.net 192.0.2.1\ntransport = t",
+    "driver = redirect\ndata = ${lookup{$local_part}lsearch{/etc/aliases}}",
+    "driver = redirect\ndata = $local_part@example.net",
+    "driver = redirect\ndata = bob@example.net\nlocal_parts = a : b",
+    "driver = redirect\ndata = :fail: no",
+    "driver = accept\ncheck_local_user\ntransport = m",
+    "driver = accept\ntransport = m\nunseen",
+    "driver = accept\nlocal_parts = lsearch;/etc/aliases\ntransport = t",
+    "driver = accept\nlocal_part_suffix = -*\ntransport = none",
+    "driver = ipliteral",
+    "driver = iplookup",
+];
