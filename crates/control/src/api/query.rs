@@ -87,6 +87,26 @@ pub(super) struct HistoryQuery {
     pub(super) span: HistorySpan,
 }
 
+/// The events of a stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct EventQuery {
+    /// Whether operators get the lines of the log. They do if it is missing.
+    #[schema(inline)]
+    pub(super) log: LogLines,
+}
+
+/// Whether a stream has the lines of the log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum LogLines {
+    /// Operators get them.
+    #[default]
+    Yes,
+    /// Nobody gets them: a busy server writes many.
+    No,
+}
+
 /// The mail whose route is explained.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
