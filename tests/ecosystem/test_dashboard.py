@@ -117,7 +117,7 @@ class Dashboard(ApiCase):
         self.sign_in(self.operator)
         self.see("#state", "Takes mail")
         self.see("#next-hop-list", str(dead), "unreachable", "refused", "13")
-        self.see("#alerts", "cannot be reached; 13 recipients wait", "next attempt in", "Redirect")
+        self.see("#alerts", "cannot be reached", "13 recipients wait, the oldest for", "next attempt in", "Redirect")
         self.see("#destination-list", "dead.test", "unreachable", "refused")
         self.act("destination-list", "dead.test", "Hold")
         self.confirm("13 recipients", "until somebody releases")

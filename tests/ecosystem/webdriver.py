@@ -78,7 +78,10 @@ class Browser:
 
     def click(self, xpath):
         """Clicks what a person could click, as soon as it is shown."""
-        element = f"element/{self._element(xpath)}"
+        reference = self._element(xpath)
+        element = f"element/{reference}"
+        # A person scrolls it out from under the header.
+        self.run("arguments[0].scrollIntoView({block: 'center'})", {ELEMENT: reference})
         self.await_that(lambda: self._ask("GET", f"/session/{self.session}/{element}/displayed"), xpath)
         self._order(f"{element}/click")
 

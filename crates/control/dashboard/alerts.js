@@ -23,9 +23,8 @@ export function showAlerts(alerts) {
   const sorted = [...alerts].sort((one, other) => KINDS.indexOf(one.kind) - KINDS.indexOf(other.kind));
   const rows = sorted.map(({ kind, title, detail, link, acts = [] }) =>
     el("li", { class: `alert ${kind}` },
-      el("p", { class: "what" }, el("b", { class: "kind" }, `${WORDS[kind]}: `), title),
-      detail ? el("p", { class: "detail" }, detail) : null,
-      buttons(link ? el("a", { href: link, "aria-label": `Details: ${title}` }, "Details") : null, ...acts)));
+      el("p", { class: "what" }, el("span", { class: "unseen" }, `${WORDS[kind]}: `), el("a", { href: link }, title)),
+      detail ? el("p", { class: "detail" }, detail) : null, buttons(...acts)));
   show("alerts", rows.length ? el("ul", { "aria-label": "What needs attention" }, ...rows)
     : el("p", { class: "calm" }, "Nothing needs attention."));
   document.title = rows.length ? `(${rows.length}) Mailrace` : "Mailrace";

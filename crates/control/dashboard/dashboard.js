@@ -30,7 +30,7 @@ let chartsWidth = 0;
 // Overview
 
 function tile(name, value, details, kind = "") {
-  return el("div", { class: kind }, el("dt", {}, name), el("dd", {}, value, ...details.filter(Boolean).map((text) => el("small", {}, text))));
+  return el("div", { class: kind }, el("dt", {}, name), el("dd", {}, el("span", {}, value), ...details.filter(Boolean).map((text) => el("small", {}, text))));
 }
 
 function showTiles(sample) {
@@ -201,6 +201,7 @@ async function start() {
   byId("content").hidden = byId("sign-out").hidden = false;
   byId("log-empty").hidden = false;
   nodesReadAt = -Infinity;
+  scrollTo(0, 0);
   draw();
   await refresh();
   if (!session.role) return;

@@ -106,14 +106,14 @@ export function octets(value) {
 }
 
 /** A time of the API without its date if it is of today. All times of the page are in UTC, as in the log. */
-export function clock(text) {
+export function clock(text, end = 16) {
   const isToday = text.slice(0, 10) === new Date().toISOString().slice(0, 10);
-  return isToday ? text.slice(11, 16) : `${text.slice(0, 10)} ${text.slice(11, 16)}`;
+  return isToday ? text.slice(11, end) : `${text.slice(0, 10)} ${text.slice(11, end)}`;
 }
 
 /** The same with seconds, as an element. */
 export function time(text) {
-  return el("time", { datetime: text }, text.slice(0, 19).replace("T", " "));
+  return el("time", { datetime: text }, clock(text, 19));
 }
 
 /** A sentence of the server as people read it: times without milliseconds, and without what stands beside it. */

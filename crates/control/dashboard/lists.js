@@ -2,7 +2,7 @@
 // attention.
 
 import { act, endRedirect, pause, redirect, verbActs } from "./acts.js";
-import { buttons, button, clock, count, duration, el, millis, octets, pill, plural, sentence, show, table } from "./elements.js";
+import { buttons, button, clock, count, duration, el, millis, octets, pill, plural, sentence, show, table, title } from "./elements.js";
 import { searchFor } from "./messages.js";
 
 const CERTIFICATE_WARNING_SECONDS = 14 * 86400;
@@ -29,13 +29,13 @@ export function showLists({ mail, redirects, load, lanes, certificates }) {
 
 /** What needs attention in an overview. */
 export function alertsOf(overview) {
-  const { unready, mail, load, lanes, certificates, processors } = overview;
+  const { unready, mail, load, lanes, certificates } = overview;
   const intake = unready ? [{
     key: "unready", kind: "bad", name: "takes no mail", title: `The server takes no mail: ${unready}`, link: "#machine",
   }] : [];
   const hops = mail.next_hops.map(({ status, ...rest }) => ({ ...status, ...rest }));
   return [
-    ...intake, ...hopAlerts(hops), ...pausedAlerts(mail.queues, hops), ...loadAlerts(load, processors),
+    ...intake, ...hopAlerts(hops), ...pausedAlerts(mail.queues, hops), ...loadAlerts(load),
     ...laneAlerts(lanes), ...certificateAlerts(certificates), ...nodeAlerts(),
   ];
 }
@@ -46,8 +46,8 @@ function hopAlerts(hops) {
     key: `dead ${hop.next_hop}`,
     kind: "bad",
     name: `${hop.next_hop} cannot be reached`,
-    title: `${hop.next_hop} cannot be reached; ${plural(hop.recipients, "recipient")} ${hop.recipients === 1 ? "waits" : "wait"}, the oldest for ${duration(hop.oldest_age_seconds)}`,
-    detail: `${hop.error ?? ""} – next attempt in ${duration(hop.dead_for_seconds)}`,
+    title: `${hop.next_hop} cannot be reached`,
+    detail: [waitingText(hop), hop.error, `next attempt in ${duration(hop.dead_for_seconds)}`].filter(Boolean).join(" · "),
     link: "#next-hops",
     acts: [act("Redirect", hop.next_hop, () => redirect(hop.next_hop, hop.recipients))],
   }));
@@ -55,8 +55,8 @@ function hopAlerts(hops) {
   if (more.length === 0) return alerts;
   const recipients = more.reduce((sum, hop) => sum + hop.recipients, 0);
   return [...alerts, {
-    key: "dead, more", kind: "bad", name: "more next hops cannot be reached",
-    title: `${count(more.length)} more next hops cannot be reached; ${plural(recipients, "recipient")} wait`, link: "#next-hops",
+    key: "dead, more", kind: "bad", name: "more next hops cannot be reached", link: "#next-hops",
+    title: `${count(more.length)} more next hops cannot be reached`, detail: `${plural(recipients, "recipient")} wait`,
   }];
 }
 
@@ -64,30 +64,22 @@ function pausedAlerts(queues, hops) {
   const waiting = (queue) => queue.ready + queue.waiting + queue.in_flight + queue.held;
   const queueAlerts = queues.filter((queue) => queue.paused).map((queue) => ({
     key: `paused queue ${queue.queue}`, kind: "warn", name: `the queue ${queue.queue} is paused`,
-    title: `The queue ${queue.queue} is ${pauseText(queue)}; ${plural(waiting(queue), "recipient")} in it`, link: "#queue",
+    title: `The queue ${queue.queue} is ${pauseText(queue)}`, detail: `${plural(waiting(queue), "recipient")} in it`, link: "#queue",
     acts: [act("Resume", queue.queue, () => pause({ queue: queue.queue }, `the queue ${queue.queue}`, true, waiting(queue)))],
   }));
   const hopsPaused = hops.filter((hop) => hop.paused).map((hop) => ({
     key: `paused ${hop.next_hop}`, kind: "warn", name: `${hop.next_hop} is paused`,
-    title: `${hop.next_hop} is ${pauseText(hop)}; ${plural(hop.recipients, "recipient")} wait`, link: "#next-hops",
+    title: `${hop.next_hop} is ${pauseText(hop)}`, detail: waitingText(hop), link: "#next-hops",
     acts: [act("Resume", hop.next_hop, () => pauseHop(hop))],
   }));
   return [...queueAlerts, ...hopsPaused];
 }
 
-function loadAlerts(load, processors) {
-  const alerts = load.limits.filter((limit) => limit.state === "in-force").map((limit) => ({
+function loadAlerts(load) {
+  return load.limits.filter((limit) => limit.state === "in-force").map((limit) => ({
     key: `limit ${limit.gauge} ${limit.effect}`, kind: "warn", name: `${limit.gauge}: ${limit.effect}`,
-    title: `${limit.gauge} is at ${gaugeText(limit.unit, limit.value)}: ${limit.effect}`, link: "#machine",
+    title: title(limit.effect), detail: `${limit.gauge} is at ${gaugeText(limit.unit, limit.value)}`, link: "#machine",
   }));
-  const average = load.gauges.find((gauge) => gauge.unit === "tasks")?.value ?? 0;
-  if (alerts.length === 0 && isOverloaded(average, processors)) {
-    alerts.push({
-      key: "load", kind: "warn", name: "the load is high", link: "#machine",
-      title: `The load is ${average.toFixed(1)} on ${plural(processors, "processor")}: more than they can do`,
-    });
-  }
-  return alerts;
 }
 
 export function isOverloaded(average, processors) {
@@ -121,6 +113,11 @@ function nodeAlerts() {
   }));
 }
 
+function waitingText(hop) {
+  if (hop.recipients === 0) return "no recipients wait";
+  return `${plural(hop.recipients, "recipient")} ${hop.recipients === 1 ? "waits" : "wait"}, the oldest for ${duration(hop.oldest_age_seconds)}`;
+}
+
 /** How long a pause lasts: until a time, or until somebody ends it. */
 function pauseText(row) {
   return row.paused_until ? `paused until ${clock(row.paused_until)} UTC` : "paused";
@@ -132,7 +129,7 @@ function pauseHop(hop) {
 
 function hopState(hop) {
   if (hop.paused) return pill(pauseText(hop), "warn");
-  if (hop.dead_until) return pill(`unreachable, next try in ${duration(hop.dead_for_seconds)}`, "bad");
+  if (hop.dead_until) return pill(`unreachable, retry in ${duration(hop.dead_for_seconds)}`, "bad");
   if (hop.failures) return pill(`${plural(hop.failures, "failure")} in a row`, "warn");
   if (hop.error) return pill("works, had errors", "warn");
   return pill(hop.attempts ? "busy" : "well", "good");

@@ -3,7 +3,7 @@
 
 import { act, applyTo, verbActs } from "./acts.js";
 import { attempt } from "./alerts.js";
-import { button, buttons, byId, clock, count, duration, el, octets, plural, show, table, time } from "./elements.js";
+import { button, buttons, byId, clock, count, duration, el, octets, plural, show, table, time, title } from "./elements.js";
 import { ask } from "./server.js";
 
 const PAGE = 50;
@@ -84,6 +84,8 @@ function queued(id, { message, recipients }, lines) {
     ["Last error", (row) => row.error],
   ];
   const close = () => byId("message").close();
+  const has = (state) => recipients.some((row) => row.state === state);
+  const able = [recipients.some((row) => row.state !== "held") && "hold", has("held") && "release", has("waiting") && "retry"].filter(Boolean);
   const group = (verbs) => verbActs(verbs, `message ${id}`, { id: [id] }, close);
   return [
     el("dl", {},
@@ -92,7 +94,7 @@ function queued(id, { message, recipients }, lines) {
       ...fact("Size", octets(message.size)),
       ...fact("Accepted", time(message.accepted), ` UTC, ${duration(message.age_seconds)} ago`)),
     table("Recipients", columns, recipients, "All its recipients are finished."),
-    el("div", { class: "acts" }, buttons(...group(VERBS)), buttons(...group(DESTRUCTIVE_VERBS))),
+    el("div", { class: "acts" }, buttons(...group(able)), buttons(...group(DESTRUCTIVE_VERBS))),
     el("h3", {}, "What it waits for"),
     el("pre", { tabindex: 0 }, el("code", {}, lines.join("\n"))),
   ];
@@ -104,7 +106,7 @@ function history({ events, may_lack_earlier: mayLackEarlier, problem }) {
     const how = problem.status === 422
       ? el("p", {}, "To see the history of messages here, let the server write its log to a file: ", el("code", {}, '[log] to = "/var/log/mailrace.log"'))
       : null;
-    return el("div", { class: "empty" }, el("p", {}, `${problem.message}.`), how);
+    return el("div", { class: "empty" }, el("p", {}, `${title(problem.message)}.`), how);
   }
   const text = ({ fields }) => [fields.to, fields.relay, fields.reply ?? fields.reason].filter(Boolean).join(" ");
   return table("Events", [
@@ -127,8 +129,8 @@ export function showSearchActs() {
   };
   const found = "all that matches";
   show("search-acts",
-    buttons(...VERBS.map((verb) => act(`${verb[0].toUpperCase()}${verb.slice(1)} all`, found, run(verb)))),
-    buttons(...DESTRUCTIVE_VERBS.map((verb) => act(`${verb[0].toUpperCase()}${verb.slice(1)} all`, found, run(verb), { class: "danger" }))));
+    buttons(...VERBS.map((verb) => act(`${title(verb)} all`, found, run(verb)))),
+    buttons(...DESTRUCTIVE_VERBS.map((verb) => act(`${title(verb)} all`, found, run(verb), { class: "danger" }))));
 }
 
 export function connectSearch() {
