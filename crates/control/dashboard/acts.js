@@ -112,12 +112,23 @@ function dialog({ question, text, yes, label, isRequired = false, isDangerous = 
   byId("confirm-yes").textContent = yes;
   byId("confirm-yes").className = isDangerous ? "danger primary" : "primary";
   place.returnValue = "";
+  const opener = document.activeElement;
   place.showModal();
   // Enter must not destroy anything that was not meant.
   (field.hidden ? byId(isDangerous ? "confirm-no" : "confirm-yes") : input).focus();
   return new Promise((resolve) => {
-    place.addEventListener("close", () => resolve(place.returnValue === "yes" ? input.value.trim() : null), { once: true });
+    place.addEventListener("close", () => {
+      focusAgain(opener);
+      resolve(place.returnValue === "yes" ? input.value.trim() : null);
+    }, { once: true });
   });
+}
+
+/** The lists may have been drawn anew behind the dialog. */
+function focusAgain(opener) {
+  const label = opener.getAttribute("aria-label");
+  if (!label || opener.isConnected) return;
+  [...document.querySelectorAll("button")].find((each) => each.getAttribute("aria-label") === label)?.focus();
 }
 
 export function connectDialog() {

@@ -1,12 +1,15 @@
-// Charts of the last hour or day. A chart always shows the whole span, so that a server that has just started has an
-// empty part. Lines differ in colour and in their dashes; pointer and arrow keys show the values of a time.
+// Charts of the last hour or day, or since the start of the server, with marks at round times. Lines differ in colour and
+// in their dashes; pointer and arrow keys show the values of a time.
 
 import { byId, count, el, rate, svg } from "./elements.js";
 
+// The least time that is shown, so that the first lines are not thin as a hair.
 const SPANS = {
-  hour: { seconds: 3600, tick: 900, point: "10 seconds" },
-  day: { seconds: 86400, tick: 21600, point: "4 minutes" },
+  hour: { seconds: 3600, least: 600, step: 10, point: "10 seconds" },
+  day: { seconds: 86400, least: 7200, step: 240, point: "4 minutes" },
 };
+const TICKS = [120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600];
+const TICKS_MAX = 5;
 const [HEIGHT, LEFT, RIGHT, TOP, BOTTOM] = [150, 42, 8, 8, 20];
 const CHARTS = [
   ["Mail", "a second", rate, [["accepted", "accepted"], ["delivered", "delivered"], ["deferred", "deferred"], ["failed", "failed"]]],
@@ -16,19 +19,19 @@ const CHARTS = [
 
 let samples = [];
 let span = "hour";
+let readAt = -Infinity;
 
 export function spanShown() {
   return span;
 }
 
-/** Whether a sample is so new that the history has another one. */
-export function isBehind(sample) {
-  const last = samples[samples.length - 1];
-  return !last || sample.time - last.time >= (span === "hour" ? 10 : 240);
+/** Whether the history has another sample by now. */
+export function isBehind() {
+  return performance.now() - readAt >= SPANS[span].step * 1000;
 }
 
 export function showCharts(newSamples, newSpan = span) {
-  [samples, span] = [newSamples, newSpan];
+  [samples, span, readAt] = [newSamples, newSpan, performance.now()];
   draw();
 }
 
@@ -48,8 +51,9 @@ export function draw() {
 }
 
 function figure(width, name, unit, format, series) {
-  const { seconds, tick, point } = SPANS[span];
+  const { point, least } = SPANS[span];
   const last = samples[samples.length - 1].time;
+  const seconds = Math.min(Math.max(last - samples[0].time, least), SPANS[span].seconds);
   const first = last - seconds;
   const shown = samples.filter((sample) => sample.time >= first);
   const top = nice(Math.max(...shown.flatMap((sample) => series.map(([, member]) => sample[member] ?? 0)), 0));
@@ -66,10 +70,10 @@ function figure(width, name, unit, format, series) {
     for (const end of ["x1", "x2"]) cursor.setAttribute(end, x(sample.time));
   };
   point_at(null);
-  const label = `${name}, ${unit}, the last ${span}. Latest: `
+  const label = `${name}, ${unit}, since ${utc(first)} UTC. Latest: `
     + series.map(([title], place) => `${title} ${values[place].textContent}`).join(", ");
   const drawing = svg("svg", { class: "chart", viewBox: `0 0 ${width} ${HEIGHT}`, height: HEIGHT, role: "img", "aria-label": label, tabindex: 0 },
-    ...rows(width, top, y), ...ticks(first, last, tick, x),
+    ...rows(width, top, y), ...ticks(first, last, x),
     ...series.map(([, member], place) => svg("path", { class: `s${place + 1}`, d: path(shown, member, x, y) })).reverse(), cursor);
   readOut(drawing, shown, when, point_at, (place) => first + ((place * width - LEFT) / (width - LEFT - RIGHT)) * seconds);
   return el("figure", {},
@@ -112,7 +116,8 @@ function rows(width, top, y) {
 }
 
 /** Marks at round times. */
-function ticks(first, last, tick, x) {
+function ticks(first, last, x) {
+  const tick = TICKS.find((each) => (last - first) / each <= TICKS_MAX);
   const times = [];
   for (let at = Math.ceil(first / tick) * tick; at <= last; at += tick) times.push(at);
   return times.flatMap((at) => {

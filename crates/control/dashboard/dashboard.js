@@ -18,13 +18,20 @@ const OVERVIEW_EVERY_MS = 5000;
 const NODES_EVERY_MS = 15000;
 const RECONNECT_MS_MAX = 15000;
 const LOG_LINES_MAX = 200;
+const DRAWN = [
+  "tiles", "readings", "charts", "next-hop-list", "destination-list", "queue-list", "results", "explanation", "search-acts", "nodes",
+  "lanes", "disks", "limits", "gauges", "certificates", "log-lines",
+];
+// Recipients a second whose attempts fail; fewer are usual where few are delivered.
+const FAILURES_SHOWN = 1;
 
 let processors = 1;
 let nodesReadAt = -Infinity;
 let stream = null;
 let isLogPaused = false;
 let isLogOnScreen = false;
-let [isReading, isStale] = [false, false];
+let isStale = false;
+let reading = null;
 let chartsWidth = 0;
 
 // Overview
@@ -35,7 +42,7 @@ function tile(name, value, details, kind = "") {
 
 function showTiles(sample) {
   const isHigh = isOverloaded(sample.load ?? 0, processors);
-  const fails = sample.failed + sample.deferred > sample.delivered;
+  const fails = sample.failed + sample.deferred > Math.max(sample.delivered, FAILURES_SHOWN);
   show("tiles",
     tile("Waiting", count(sample.queued), [
       sample.queued ? `oldest ${duration(sample.oldest_seconds)}` : "recipients", sample.held ? `${count(sample.held)} held` : null]),
@@ -43,8 +50,8 @@ function showTiles(sample) {
     tile("Going out", `${rate(sample.delivered)}/s`, [
       "recipients", `${rate(sample.deferred)}/s deferred`, sample.failed ? `${rate(sample.failed)}/s failed` : null], fails ? "warn" : ""));
   show("readings",
-    tile("Time until the 250", millis(sample.commit_p50_ms), [`99 % within ${millis(sample.commit_p99_ms)}`]),
-    tile("Write and sync", millis(sample.sync_p99_ms), ["99 % are faster"]),
+    tile("Time until the 250", millis(sample.commit_p50_ms), [sample.commit_p99_ms === null ? "no mail" : `99 % within ${millis(sample.commit_p99_ms)}`]),
+    tile("Write and sync", millis(sample.sync_p99_ms), [sample.sync_p99_ms === null ? "no writes" : "99 % are faster"]),
     tile("Load", sample.load === null ? "–" : sample.load.toFixed(1), [`on ${plural(processors, "processor")}`], isHigh ? "warn" : ""));
 }
 
@@ -92,16 +99,18 @@ function showState(text, kind) {
 }
 
 /** Reads the lists, one reading at a time: what is asked for meanwhile comes after it. */
-async function refresh() {
-  if (!session.token || document.hidden) return;
+function refresh() {
+  if (!session.token || document.hidden) return Promise.resolve();
   isStale = true;
-  if (isReading) return;
-  isReading = true;
+  reading ??= readWhileStale().finally(() => { reading = null; });
+  return reading;
+}
+
+async function readWhileStale() {
   while (isStale && session.token) {
     isStale = false;
     await attempt(readOverview);
   }
-  isReading = false;
 }
 
 // Events
@@ -165,7 +174,7 @@ function handleEvent(text) {
 
 function showSample(sample) {
   showTiles(sample);
-  if (isBehind(sample)) attempt(readHistory);
+  if (isBehind()) attempt(() => readHistory());
 }
 
 function showLogLine(line) {
@@ -189,7 +198,7 @@ function showSignIn(reason) {
   byId("sign-in").hidden = false;
   byId("sign-in-error").textContent = reason;
   byId("role").textContent = "";
-  for (const id of ["tiles", "readings", "results", "explanation", "search-acts", "log-lines"]) show(id);
+  for (const id of DRAWN) show(id);
   for (const dialog of document.querySelectorAll("dialog[open]")) dialog.close("no");
   document.title = "Mailrace";
   showState("Not signed in", "");

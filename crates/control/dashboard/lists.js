@@ -131,6 +131,7 @@ function hopState(hop) {
   if (hop.paused) return pill(pauseText(hop), "warn");
   if (hop.dead_until) return pill(`unreachable, retry in ${duration(hop.dead_for_seconds)}`, "bad");
   if (hop.failures) return pill(`${plural(hop.failures, "failure")} in a row`, "warn");
+  if (hop.recipient_error && hop.recipients) return pill("answers, defers mail", "warn");
   if (hop.error) return pill("works, had errors", "warn");
   return pill(hop.attempts ? "busy" : "well", "good");
 }
@@ -142,7 +143,7 @@ function showNextHops(hops, redirects) {
     ["Recipients", (hop) => count(hop.recipients), true],
     ["Oldest", (hop) => (hop.recipients ? duration(hop.oldest_age_seconds) : ""), true],
     ["Attempts", (hop) => `${hop.attempts} of ${hop.concurrency}`],
-    ["Last error", (hop) => hop.error],
+    ["Last error", (hop) => hop.error ?? hop.recipient_error],
     ["", (hop) => buttons(
       act(hop.paused ? "Resume" : "Pause", hop.next_hop, () => pauseHop(hop)),
       act("Redirect", hop.next_hop, () => redirect(hop.next_hop, hop.recipients)))],
@@ -175,7 +176,7 @@ function reason(row, hops) {
     held && main !== held ? el("span", { class: "soft" }, held) : null,
     error ? el("span", { class: "soft" }, error) : null,
     more.length ? el("details", { "data-key": `${row.destination} ${row.queue}` },
-      el("summary", {}, `${count(more.length)} more`), ...more.map((text) => el("p", {}, text))) : null);
+      el("summary", {}, `and ${plural(more.length, "more reason")}`), ...more.map((text) => el("p", {}, text))) : null);
 }
 
 function showDestinations(destinations, hops) {

@@ -42,7 +42,7 @@ export async function search(cursor = null, shown = []) {
   const rows = [...shown, ...page.recipients];
   if (rows.length === shown.length && page.next) return search(page.next, rows);
   const columns = [
-    ["Message", (row) => button(row.id, () => openMessage(row.id), { class: "link" })],
+    ["Message", (row) => button(row.id, () => openMessage(row.id), { class: "link id" })],
     ["Sender", (row) => row.sender || "<>"],
     ["Recipient", (row) => row.recipient],
     ["Size", (row) => octets(row.size), true],

@@ -38,6 +38,8 @@ pub(crate) struct NextHopOverview {
     pub held: usize,
     /// Seconds since the oldest of its messages was accepted; null without any.
     pub oldest_age_seconds: Option<u64>,
+    /// The most common error of its recipients since the start of the server.
+    pub recipient_error: Option<String>,
 }
 
 /// A destination, with its recipients.
@@ -100,6 +102,7 @@ impl QueueOverview {
             status,
             held: tally.held(),
             oldest_age_seconds: tally.oldest_age_seconds(now),
+            recipient_error: tally.most_common_error().map(str::to_owned),
         };
         let destination = |((_, status), tally): ((_, DestinationStatus), &RecipientTally)| DestinationOverview {
             status,
@@ -218,6 +221,7 @@ mod tests {
         assert!(destination.error.as_ref().is_some_and(|error| error.contains("greylisted")), "{destination:?}");
         let hop = overview.next_hops.iter().find(|hop| hop.status.next_hop == "smtp:a.example").unwrap();
         assert_eq!((hop.status.recipients, hop.held, hop.oldest_age_seconds), (3, 1, Some(7200)));
+        assert_eq!(hop.recipient_error, destination.error);
         assert_eq!(overview.queues.len(), 3);
     }
 
