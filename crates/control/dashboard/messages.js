@@ -66,13 +66,19 @@ async function openMessage(id) {
   const past = await ask(`${path}/history`).catch((problem) => ({ problem }));
   const known = await ask(path).catch((problem) => problem);
   const explained = await ask(`${path}/explanation`).catch(() => ({ lines: [] }));
-  if (known.status && known.status !== 404) return attempt(() => { throw known; });
+  if ([401, 403].includes(known.status)) return attempt(() => { throw known; });
   byId("message-title").textContent = `Message ${id}`;
   byId("message-body").replaceChildren(
-    ...(known.message ? queued(id, known, explained.lines) : [el("p", {}, "It is not in the queue: it is finished, or never existed.")]),
+    ...(known.message ? queued(id, known, explained.lines) : [missing(known)]),
     el("h3", {}, "What happened"), history(past));
   if (!byId("message").open) byId("message").showModal();
   return undefined;
+}
+
+/** Why a message cannot be shown. */
+function missing(problem) {
+  const text = problem.status === 404 ? "It is not in the queue: it is finished, or never existed." : `${title(problem.message)}.`;
+  return el("p", {}, text);
 }
 
 function queued(id, { message, recipients }, lines) {

@@ -218,7 +218,7 @@ mod tests {
         assert_eq!((&*destination.status.destination, &*destination.status.queue), ("a.example", "standard"));
         assert_eq!((destination.status.recipients, destination.held, destination.waiting), (2, 1, 1));
         assert_eq!(destination.oldest_age_seconds, Some(7200));
-        assert!(destination.error.as_ref().is_some_and(|error| error.contains("greylisted")), "{destination:?}");
+        assert!(destination.error.as_ref().is_some_and(|error| error.contains("Greylisted")), "{destination:?}");
         let hop = overview.next_hops.iter().find(|hop| hop.status.next_hop == "smtp:a.example").unwrap();
         assert_eq!((hop.status.recipients, hop.held, hop.oldest_age_seconds), (3, 1, Some(7200)));
         assert_eq!(hop.recipient_error, destination.error);

@@ -150,7 +150,7 @@ pub(super) fn answer(handler: &ControlHandler, request: ApiRequest) -> Result<Ap
             events(handler, is_operator && log == LogLines::Yes)
         }
         Operation::Page(file) => Ok(text(file.content_type(), file.text())),
-        Operation::PageScript => match page_file::script(&name) {
+        Operation::PageModule => match page_file::script(&name) {
             Some(script) => Ok(text(PageFile::Script.content_type(), script)),
             None => Err(Problem::new(ErrorStatus::NotFound, format!("the dashboard has no script {name:?}"))),
         },

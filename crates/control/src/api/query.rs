@@ -49,7 +49,7 @@ pub(super) enum NextHopOrder {
     /// By name, in pages.
     #[default]
     Name,
-    /// Those that cannot be reached first, then those that fail, then the busiest: one page.
+    /// Those that cannot be reached first, then those that fail, then paused ones, each by recipients: one page.
     Trouble,
 }
 

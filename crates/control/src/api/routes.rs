@@ -39,7 +39,7 @@ pub(super) enum Operation {
     Events,
     Destinations,
     Page(PageFile),
-    PageScript,
+    PageModule,
     Queues,
     PauseQueue,
     ResumeQueue,
@@ -157,7 +157,7 @@ pub(super) const ROUTES: &[Route] = &[
     page("/dashboard.css", PageFile::Style, "The style of the dashboard"),
     page("/dashboard.js", PageFile::Script, "The script of the dashboard"),
     Route {
-        operation: Operation::PageScript,
+        operation: Operation::PageModule,
         ..page("/dashboard/{script}", PageFile::Script, "A part of that script")
     },
     get("/metrics", Operation::Metrics, AnswerType::Text(OPENMETRICS), "All metrics, in the OpenMetrics text format"),
@@ -426,7 +426,7 @@ mod tests {
             let is_act = route.method == Method::Post || is_secret;
             assert_eq!(route.role == Some(Role::Operate), is_act, "{}", route.path);
             let is_open = [Operation::Health, Operation::Readiness, Operation::OpenApi].contains(&route.operation)
-                || matches!(route.operation, Operation::Page(_));
+                || matches!(route.operation, Operation::Page(_) | Operation::PageModule);
             assert_eq!(route.role.is_none(), is_open, "{}", route.path);
         }
     }
