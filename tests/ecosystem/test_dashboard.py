@@ -196,6 +196,7 @@ class Dashboard(ApiCase):
         self.post("/api/v1/recipients/remove", {"filter": {"id": [first]}})
         await_that(lambda: self.server.queued() == 1, "a message less", self.server)
         self.browser.type("//input[@name='id']", first + "\ue007")
+        self.see("#results", f"Show what happened to {first}")
         self.browser.click(f"//div[@id='results']//button[contains(., 'happened to {first}')]")
         self.see("#message", "not in the queue", "What happened")
         self.browser.click("//dialog[@id='message']//button[.='Close']")
@@ -319,9 +320,9 @@ class Dashboard(ApiCase):
         self.see("#destination-list", "one.test")
 
     def test_nothing_is_cut_off_in_any_width_and_theme(self):
-        dead = free_port()
-        self.add_routes(dead=dead, well=self.host().port, other=self.host().port)
         self.defer_two()
+        self.kill_next_hop(30)
+        self.add_routes(well=self.host().port, other=self.host().port)
         self.sign_in(self.operator)
         while self.samples() < 4:
             for domain in ("well", "well", "other", "dead"):
