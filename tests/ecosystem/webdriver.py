@@ -78,12 +78,21 @@ class Browser:
 
     def click(self, xpath):
         """Clicks what a person could click, as soon as it is shown."""
-        reference = self._element(xpath)
-        element = f"element/{reference}"
-        # A person scrolls it out from under the header.
-        self.run("arguments[0].scrollIntoView({block: 'center'})", {ELEMENT: reference})
-        self.await_that(lambda: self._ask("GET", f"/session/{self.session}/{element}/displayed"), xpath)
-        self._order(f"{element}/click")
+        self.await_that(lambda: self._is_clicked(xpath), xpath)
+
+    def _is_clicked(self, xpath):
+        try:
+            reference = self._element(xpath)
+            # A person scrolls it out from under the header.
+            self.run("arguments[0].scrollIntoView({block: 'center'})", {ELEMENT: reference})
+            if not self._ask("GET", f"/session/{self.session}/element/{reference}/displayed"):
+                return False
+            self._order(f"element/{reference}/click")
+        except AssertionError as error:
+            if "stale element" in str(error) or "no such element" in str(error):
+                return False  # the page is drawing it anew
+            raise
+        return True
 
     def type(self, xpath, text):
         """Types into a field."""
