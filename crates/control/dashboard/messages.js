@@ -69,7 +69,7 @@ async function openMessage(id) {
   if ([401, 403].includes(known.status)) return attempt(() => { throw known; });
   byId("message-title").textContent = `Message ${id}`;
   byId("message-body").replaceChildren(
-    ...(known.message ? queued(id, known, explained.lines) : [missing(known)]),
+    ...(known.recipients ? queued(id, known, explained.lines) : [missing(known)]),
     el("h3", {}, "What happened"), history(past));
   if (!byId("message").open) byId("message").showModal();
   return undefined;
