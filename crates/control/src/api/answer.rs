@@ -122,10 +122,7 @@ pub(super) fn answer(handler: &ControlHandler, request: ApiRequest) -> Result<Ap
         Operation::OpenApi => Ok(ApiAnswer::Json(openapi::DOCUMENT.clone())),
         Operation::Metrics => Ok(text(OPENMETRICS, metrics::to_openmetrics(&handler.metrics()?))),
         Operation::Status => status(handler),
-        Operation::Overview => {
-            let role = if is_operator { Role::Operate } else { Role::Read };
-            json(&OverviewAnswer { role, server: handler.overview()? })
-        }
+        Operation::Overview => overview(handler, is_operator),
         Operation::Limits => json(&handler.load_status()),
         Operation::Lanes => json(&LaneList { lanes: handler.lanes() }),
         Operation::Queues => json(&QueueList { queues: handler.queues()? }),
@@ -145,15 +142,9 @@ pub(super) fn answer(handler: &ControlHandler, request: ApiRequest) -> Result<Ap
             let HistoryQuery { span } = query.read().map_err(bad_request)?;
             json(&handler.shared.live.history(span))
         }
-        Operation::Events => {
-            let EventQuery { log } = query.read().map_err(bad_request)?;
-            events(handler, is_operator && log == LogLines::Yes)
-        }
+        Operation::Events => events(handler, is_operator, query),
         Operation::Page(file) => Ok(text(file.content_type(), file.text())),
-        Operation::PageModule => match page_file::script(&name) {
-            Some(script) => Ok(text(PageFile::Script.content_type(), script)),
-            None => Err(Problem::new(ErrorStatus::NotFound, format!("the dashboard has no script {name:?}"))),
-        },
+        Operation::PageModule => page_module(&name),
         Operation::Recipients => recipients(handler, query, page_entries_max),
         Operation::Hold => act(OperatorAction::Hold),
         Operation::Release => act(OperatorAction::Release),
@@ -195,7 +186,21 @@ fn status(handler: &ControlHandler) -> Result<ApiAnswer, Problem> {
     json(&ServerStatus { version: env!("CARGO_PKG_VERSION"), adapts, certificates, metrics })
 }
 
-fn events(handler: &ControlHandler, sees_log: bool) -> Result<ApiAnswer, Problem> {
+fn overview(handler: &ControlHandler, is_operator: bool) -> Result<ApiAnswer, Problem> {
+    let role = if is_operator { Role::Operate } else { Role::Read };
+    json(&OverviewAnswer { role, server: handler.overview()? })
+}
+
+fn page_module(name: &str) -> Result<ApiAnswer, Problem> {
+    match page_file::script(name) {
+        Some(script) => Ok(text(PageFile::Script.content_type(), script)),
+        None => Err(Problem::new(ErrorStatus::NotFound, format!("the dashboard has no script {name:?}"))),
+    }
+}
+
+fn events(handler: &ControlHandler, is_operator: bool, query: Query) -> Result<ApiAnswer, Problem> {
+    let EventQuery { log } = query.read().map_err(bad_request)?;
+    let sees_log = is_operator && log == LogLines::Yes;
     let too_many = || Problem::new(ErrorStatus::Unavailable, format!("{READERS_MAX} clients read events already"));
     handler.shared.live.read_events(sees_log).map(ApiAnswer::Events).ok_or_else(too_many)
 }
