@@ -12,12 +12,9 @@ _ANSWER_SECONDS_MAX = 120.0
 _REQUESTS_PER_CONNECTION = 20
 _CHUNK_OCTETS = 1 << 16
 _HEAD_END = b"\r\n\r\n"
-# What crates/control/dashboard/dashboard.js asks, and how often.
-_LISTS_EVERY_SECONDS, _HISTORY_EVERY_SECONDS = 5.0, 10.0
-_LISTS = (
-    "/api/v1/next-hops?order=trouble&limit=20", "/api/v1/destinations?order=recipients&limit=20", "/api/v1/queues", "/api/v1/limits",
-)  # fmt: skip
-_HISTORY, _EVENTS = "/api/v1/history?span=hour", "/api/v1/events"
+# What crates/control/dashboard/dashboard.js asks, and how often, while its first screen is shown.
+_OVERVIEW_EVERY_SECONDS, _HISTORY_EVERY_SECONDS = 5.0, 10.0
+_OVERVIEW, _HISTORY, _EVENTS = "/api/v1/overview", "/api/v1/history?span=hour", "/api/v1/events?log=no"
 
 
 def create_token(server, name):
@@ -118,13 +115,13 @@ class ApiClient:
 
 
 class Dashboards:
-    """A context in which `count` browsers have the dashboard open. Each follows the events, and asks for lists and history."""
+    """A context in which `count` browsers have the dashboard open. Each follows the events, and asks for overviews and history."""
 
     def __init__(self, port, token, count):
         self._clients = [ApiClient(port, token) for _ in range(2 * count)]
         self._stopping = threading.Event()
         self._faults, self.event_octets, self.answers = [], 0, 0
-        offsets = [_LISTS_EVERY_SECONDS * number / count for number in range(count)]
+        offsets = [_OVERVIEW_EVERY_SECONDS * number / count for number in range(count)]
         followers = [(self._follow, client) for client in self._clients[:count]]
         askers = [(self._ask, client, offset) for client, offset in zip(self._clients[count:], offsets, strict=True)]
         self._threads = [threading.Thread(target=self._guarded, args=it, daemon=True) for it in (*followers, *askers)]
@@ -159,11 +156,11 @@ class Dashboards:
         due = time.monotonic() + offset
         history_due = due
         while not self._stopping.wait(max(0.0, due - time.monotonic())):
-            paths = list(_LISTS)
+            paths = [_OVERVIEW]
             if due >= history_due:
                 paths.append(_HISTORY)
                 history_due += _HISTORY_EVERY_SECONDS
             for path in paths:
                 client.timed(path)
                 self.answers += 1
-            due += _LISTS_EVERY_SECONDS
+            due += _OVERVIEW_EVERY_SECONDS

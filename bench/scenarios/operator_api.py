@@ -117,6 +117,7 @@ _READS = {
     "GET destinations": "/api/v1/destinations",
     "GET destinations, order=recipients": "/api/v1/destinations?order=recipients&limit=20",
     "GET status": "/api/v1/status",
+    "GET overview": "/api/v1/overview",
     "GET limits": "/api/v1/limits",
     "GET history": "/api/v1/history?span=hour",
     "GET metrics": "/metrics",
@@ -321,9 +322,9 @@ def _dashboards_report(folder, facts, rounds, load, served):
     ]
     rows = [{"round": number} | {name: f"{share:.3%}" for name, share in found.items()} for number, found in enumerate(rounds, 1)]
     notes = [
-        f"Each dashboard follows the events, and asks for four lists every 5 seconds and for the history of an hour every 10, as "
-        "the page does that is open in a browser. It has the rights of an operator, so its events are samples, one every two "
-        "seconds, and lines of the log, of which at most 100 a second are sent.",
+        f"Each dashboard follows the events, and asks for an overview every 5 seconds and for the history of an hour every 10, as "
+        "the page does whose first screen is open in a browser. Its events are samples, one every two seconds: the page asks for "
+        "lines of the log only while that part is on the screen.",
         f"The servers have {FEW:,} messages in their queues, and deliver none. The cost of dashboards is the share of a processor "
         "with them, less that without them, each measured for the same time.",
         "A server without dashboards reads its counters every 10 seconds for the history, with or without a listener of the API.",

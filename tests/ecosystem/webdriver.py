@@ -10,6 +10,9 @@ from peers.smtp import free_port
 
 SECONDS_MAX = 60
 ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
+# W3C WebDriver, section 17.4.2.
+KEYS = {"Tab": "\ue004", "Enter": "\ue007", "Shift": "\ue008", "Escape": "\ue00c", "End": "\ue010", "Home": "\ue011",
+        "Left": "\ue012", "Right": "\ue014"}  # fmt: skip
 
 
 class Browser:
@@ -75,13 +78,42 @@ class Browser:
 
     def click(self, xpath):
         """Clicks what a person could click, as soon as it is shown."""
-        element = f"element/{self._element(xpath)}"
-        self.await_that(lambda: self._ask("GET", f"/session/{self.session}/{element}/displayed"), xpath)
-        self._order(f"{element}/click")
+        self.await_that(lambda: self._is_clicked(xpath), xpath)
+
+    def _is_clicked(self, xpath):
+        try:
+            reference = self._element(xpath)
+            # A person scrolls it out from under the header.
+            self.run("arguments[0].scrollIntoView({block: 'center'})", {ELEMENT: reference})
+            if not self._ask("GET", f"/session/{self.session}/element/{reference}/displayed"):
+                return False
+            self._order(f"element/{reference}/click")
+        except AssertionError as error:
+            if "stale element" in str(error) or "no such element" in str(error):
+                return False  # the page is drawing it anew
+            raise
+        return True
 
     def type(self, xpath, text):
         """Types into a field."""
         self._order(f"element/{self._element(xpath)}/value", {"text": text})
+
+    def press(self, *keys):
+        """Presses keys one after the other, wherever the focus is. `Shift+KEY` holds the shift key."""
+        for key in keys:
+            held, _, name = key.rpartition("+")
+            value = KEYS.get(name, name)
+            actions = [{"type": "keyDown", "value": value}, {"type": "keyUp", "value": value}]
+            if held:
+                shift = KEYS[held]
+                actions = [{"type": "keyDown", "value": shift}, *actions, {"type": "keyUp", "value": shift}]
+            self._order("actions", {"actions": [{"type": "key", "id": "keyboard", "actions": actions}]})
+
+    def accessible(self):
+        """The accessibility tree: role and name of each node that a screen reader sees."""
+        nodes = self._command("Accessibility.getFullAXTree")["nodes"]
+        seen = [node for node in nodes if not node["ignored"]]
+        return [(node["role"]["value"], node.get("name", {}).get("value", "")) for node in seen if "role" in node]
 
     def look(self, width, height, theme):
         """The size of the window, and whether its owner prefers light or dark pages."""

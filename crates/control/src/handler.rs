@@ -45,6 +45,7 @@ use super::summary::{self, RecipientTally};
 use super::summary::{DestinationStatus, NextHopStatus, QueueStatus};
 use super::tables::{self, LookupReport, TableStatus};
 use super::text::plural;
+use super::trouble;
 use super::wait::unless_stopping;
 use crate::history::ServerCounters;
 use crate::metrics::{self, MetricsSnapshot, QueueMetrics, SignatureCounts};
@@ -204,7 +205,7 @@ impl ControlHandler {
         self.logged(caller, &order, |lanes| format!("{lanes} lanes given up"), forget)
     }
 
-    fn with_queues<T: Send + 'static>(
+    pub(super) fn with_queues<T: Send + 'static>(
         &self,
         request: impl FnOnce(&mut Queues) -> T + Send + 'static,
     ) -> ControlResult<T> {
@@ -344,7 +345,7 @@ impl ControlHandler {
 
     /// At most `limit` next hops, those in trouble first.
     pub(super) fn troubled_next_hops(&self, limit: usize) -> ControlResult<Vec<NextHopStatus>> {
-        self.with_queues(move |queues| summary::troubled_next_hops(queues, limit, now()))
+        self.with_queues(move |queues| trouble::troubled_next_hops(queues, limit, now()))
     }
 
     /// At most `limit` destinations, those with the most recipients first.
@@ -380,10 +381,12 @@ impl ControlHandler {
     ) -> ControlResult<T> {
         let result = change();
         if order.is_change() {
+            self.shared.live.overview.forget();
             let text = result.as_ref().map_or_else(|error| format!("failed: {error}"), describe);
             let fields: [(&'static str, &dyn std::fmt::Display); 3] =
                 [("by", &caller), ("order", order), ("result", &text)];
             self.shared.log.event(LogLevel::Info, "operator action", &fields);
+            self.shared.live.report_action(caller, &order.to_string(), &text);
         }
         result
     }
@@ -711,6 +714,6 @@ fn write_rows(rows: &[impl Serialize], out: &mut impl Write) -> io::Result<()> {
     rows.iter().try_for_each(|row| writeln!(out, "{}", serde_json::to_string(row)?))
 }
 
-fn now() -> Timestamp {
+pub(super) fn now() -> Timestamp {
     SystemTime::now().into()
 }

@@ -66,6 +66,7 @@ pub mod message_history;
 pub mod message_text;
 mod metrics;
 pub mod nodes;
+mod overview;
 mod pages;
 mod pattern;
 pub mod pauses;
@@ -89,6 +90,7 @@ pub mod tables;
 pub mod tables_text;
 pub mod text;
 pub mod tokens;
+mod trouble;
 mod wait;
 
 use std::sync::Arc;

@@ -1,11 +1,12 @@
-//! What happens in the server, as it happens: samples of its counters, and the lines of its log. Readers
+//! What happens in the server, as it happens: samples of its counters, actions, and the lines of its log. Readers
 //! get them as server-sent events. Nothing waits for a reader: one that falls behind misses events and
 //! learns how many, and without readers nothing is made.
 //!
 //! | event | data | for |
 //! |---|---|---|
 //! | `sample` | a [`HistorySample`](crate::history::HistorySample), every two seconds | all readers |
-//! | `log` | a line of the log, in its JSON format | operators, since lines name users |
+//! | `action` | what an operator has changed: by whom, the order, its result | all readers |
+//! | `log` | a line of the log, in its JSON format | operators who want it, since lines name users |
 //! | `skipped` | `{"events": n}`: this many were left out, because the reader or the server was too busy | all readers |
 
 use std::sync::Arc;
@@ -22,6 +23,7 @@ use tokio::sync::broadcast::{
 
 use crate::current_handler::CurrentHandler;
 use crate::history::{History, HistoryAnswer, HistorySpan, Series, ServerCounters};
+use crate::overview::OverviewCache;
 
 /// Concurrent readers of events.
 pub(crate) const READERS_MAX: usize = 32;
@@ -38,6 +40,7 @@ const HISTORY_STEPS: u32 = 5;
 #[derive(Clone, Debug)]
 enum LiveEvent {
     Sample(Arc<str>),
+    Action(Arc<str>),
     LogLine(Arc<str>),
     /// Lines of the log that were left out.
     LinesSkipped(u64),
@@ -49,6 +52,10 @@ pub struct LiveMonitor {
     live: Mutex<Series>,
     events: broadcast::Sender<LiveEvent>,
     lines: Mutex<LineBudget>,
+    /// Each reader of the log has a copy.
+    log_reader: Arc<()>,
+    /// What the dashboard shows, read a short time ago.
+    pub(crate) overview: OverviewCache,
 }
 
 impl Default for LiveMonitor {
@@ -58,6 +65,8 @@ impl Default for LiveMonitor {
             live: Mutex::new(Series::new(LIVE_STEP, 1)),
             events: broadcast::Sender::new(EVENTS_WAITING_MAX),
             lines: Mutex::default(),
+            log_reader: Arc::default(),
+            overview: OverviewCache::default(),
         }
     }
 }
@@ -71,7 +80,20 @@ impl LiveMonitor {
     /// A new reader; None if there are too many.
     pub(crate) fn read_events(&self, sees_log: bool) -> Option<EventReader> {
         let is_free = self.events.receiver_count() < READERS_MAX;
-        is_free.then(|| EventReader { receiver: self.events.subscribe(), sees_log })
+        let log_reader = sees_log.then(|| self.log_reader.clone());
+        is_free.then(|| EventReader { receiver: self.events.subscribe(), log_reader })
+    }
+
+    fn has_readers(&self) -> bool {
+        self.events.receiver_count() > 0
+    }
+
+    /// Tells all readers what an operator has changed.
+    pub(crate) fn report_action(&self, by: &str, order: &str, result: &str) {
+        if self.has_readers() {
+            let action = serde_json::json!({ "by": by, "order": order, "result": result });
+            self.send(LiveEvent::Action(action.to_string().into()));
+        }
     }
 
     fn take_reading(&self, counters: &ServerCounters) {
@@ -90,7 +112,7 @@ impl LiveMonitor {
 
 impl LogObserver for LiveMonitor {
     fn is_watching(&self) -> bool {
-        self.events.receiver_count() > 0
+        Arc::strong_count(&self.log_reader) > 1
     }
 
     fn observe(&self, line: &str) {
@@ -131,7 +153,8 @@ impl LineBudget {
 #[derive(Debug)]
 pub(crate) struct EventReader {
     receiver: broadcast::Receiver<LiveEvent>,
-    sees_log: bool,
+    /// Present if it sees the log.
+    log_reader: Option<Arc<()>>,
 }
 
 impl EventReader {
@@ -170,8 +193,9 @@ impl EventReader {
     fn text(&self, event: &LiveEvent) -> Option<String> {
         match event {
             LiveEvent::Sample(sample) => Some(event_text("sample", sample)),
-            LiveEvent::LogLine(line) => self.sees_log.then(|| event_text("log", line)),
-            LiveEvent::LinesSkipped(lines) => self.sees_log.then(|| skipped(*lines)),
+            LiveEvent::Action(action) => Some(event_text("action", action)),
+            LiveEvent::LogLine(line) => self.log_reader.as_ref().map(|_| event_text("log", line)),
+            LiveEvent::LinesSkipped(lines) => self.log_reader.as_ref().map(|_| skipped(*lines)),
         }
     }
 }
@@ -200,7 +224,7 @@ impl Sampler {
         let (stop, stopped) = mpsc::channel();
         let run = move || {
             for step in 0u32.. {
-                if step % HISTORY_STEPS == 0 || monitor.is_watching() {
+                if step % HISTORY_STEPS == 0 || monitor.has_readers() {
                     // There is none while the server stops.
                     let counters = handler.current().counters();
                     counters.into_iter().for_each(|counters| monitor.take_reading(&counters));
@@ -252,6 +276,11 @@ mod tests {
         assert_eq!(reader.next_waiting(), None);
         assert_eq!(operator.next_waiting().unwrap(), "event: log\ndata: {\"event\":\"login\"}\n\n");
         assert_eq!(operator.next_waiting(), None);
+        monitor.report_action("token anna", "pause", "done");
+        let action = r#"{"by":"token anna","order":"pause","result":"done"}"#;
+        assert_eq!(reader.next().await.unwrap(), format!("event: action\ndata: {action}\n\n"));
+        drop(operator);
+        assert!(!monitor.is_watching(), "no lines are made for readers without the log");
         drop(monitor);
         assert_eq!(reader.next().await, None);
     }

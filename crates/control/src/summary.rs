@@ -16,6 +16,7 @@ use utoipa::ToSchema;
 
 use super::explain;
 use super::selection::DestinationName;
+use super::trouble::recipients_by_hop;
 
 /// The minutes that separate age groups, as in qshape(1). The last group has no upper bound.
 pub(super) const AGES: [u64; 9] = [5, 10, 20, 40, 80, 160, 320, 640, 1280];
@@ -73,6 +74,26 @@ impl RecipientTally {
         self.ready + self.in_flight + self.waiting + self.held
     }
 
+    /// How many of them the operator holds.
+    pub(super) fn held(&self) -> usize {
+        self.held
+    }
+
+    /// How many of them are due at a later time.
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting
+    }
+
+    /// Seconds since the oldest message was accepted.
+    pub(super) fn oldest_age_seconds(&self, now: Timestamp) -> Option<u64> {
+        self.accepted_first.map(|first| now.since(first).as_secs())
+    }
+
+    /// The error that most of them had.
+    pub(super) fn most_common_error(&self) -> Option<&str> {
+        self.errors.iter().max_by_key(|(_, count)| *count).map(|(text, _)| &**text)
+    }
+
     fn count_error(&mut self, error: &Arc<str>, more: usize) {
         match self.errors.iter_mut().find(|(known, _)| Arc::ptr_eq(known, error)) {
             Some((_, count)) => *count += more,
@@ -87,7 +108,6 @@ impl RecipientTally {
 
     fn json_members(&self, now: Timestamp) -> Map<String, Value> {
         let next = self.next_attempt(now);
-        let error = self.errors.iter().max_by_key(|(_, count)| *count).map(|(text, _)| &**text);
         let members = [
             ("recipients", json!(self.recipients())),
             ("ready", json!(self.ready)),
@@ -96,10 +116,10 @@ impl RecipientTally {
             ("held", json!(self.held)),
             ("ages", json!(self.ages)),
             ("oldest", json!(self.accepted_first.map(Timestamp::to_rfc3339))),
-            ("oldest_age_seconds", json!(self.accepted_first.map(|first| now.since(first).as_secs()))),
+            ("oldest_age_seconds", json!(self.oldest_age_seconds(now))),
             ("next_attempt", json!(next.map(Timestamp::to_rfc3339))),
             ("next_attempt_in_seconds", json!(next.map(|next| next.since(now).as_secs()))),
-            ("error", json!(error)),
+            ("error", json!(self.most_common_error())),
         ];
         members.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
     }
@@ -231,6 +251,8 @@ pub(crate) struct NextHopStatus {
     pub next_hop: String,
     /// Destinations that are routed there.
     pub destinations: usize,
+    /// Recipients of these destinations, queued or in an attempt.
+    pub recipients: usize,
     /// Attempts in progress.
     pub attempts: usize,
     /// The highest number of attempts in progress, as of now.
@@ -255,11 +277,46 @@ pub(crate) struct NextHopStatus {
     pub error: Option<String>,
 }
 
+impl NextHopStatus {
+    /// The status of a next hop for which this many recipients wait.
+    pub(super) fn of<R: Clone>(
+        queues: &Queues<R>,
+        hop: &NextHopView<'_>,
+        recipients: usize,
+        now: Timestamp,
+    ) -> NextHopStatus {
+        let queue_name = |number: queue::QueueNumber| queues.config().queues[usize::from(number.0)].name.to_string();
+        let rate_free_at = hop.rate_free_at.filter(|at| *at > now);
+        NextHopStatus {
+            next_hop: hop.name.to_owned(),
+            destinations: hop.destinations,
+            recipients,
+            attempts: hop.attempts,
+            concurrency: hop.concurrency,
+            adopted_by: hop.adopted_by.map(queue_name),
+            paused: hop.pause.is_some(),
+            paused_until: hop.pause.flatten().map(Timestamp::to_rfc3339),
+            failures: hop.failures,
+            dead_until: hop.probe_at.map(Timestamp::to_rfc3339),
+            dead_for_seconds: hop.probe_at.map(|at| at.since(now).as_secs()),
+            rate_free_at: rate_free_at.map(Timestamp::to_rfc3339),
+            rate_free_in_ms: rate_free_at.map(|at| at.since(now).as_millis() as u64),
+            error: hop.error.map(ToString::to_string),
+        }
+    }
+}
+
 /// All known next hops, the busiest first.
 pub(super) fn by_next_hop<R: Clone>(queues: &Queues<R>, now: Timestamp) -> Vec<NextHopStatus> {
     let mut hops: Vec<_> = queues.next_hop_views().collect();
     hops.sort_unstable_by(|one, other| (other.attempts, one.name).cmp(&(one.attempts, other.name)));
-    hops.iter().map(|hop| next_hop_status(queues, hop, now)).collect()
+    hop_statuses(queues, &hops, now)
+}
+
+fn hop_statuses<R: Clone>(queues: &Queues<R>, hops: &[NextHopView<'_>], now: Timestamp) -> Vec<NextHopStatus> {
+    let recipients = recipients_by_hop(queues);
+    let recipients_of = |hop: &NextHopView<'_>| recipients.get(hop.name).copied().unwrap_or_default();
+    hops.iter().map(|hop| NextHopStatus::of(queues, hop, recipients_of(hop), now)).collect()
 }
 
 /// At most `limit` next hops whose names come after this one, by name.
@@ -271,25 +328,12 @@ pub(super) fn next_hops_after<R: Clone>(
 ) -> Vec<NextHopStatus> {
     let is_after = |hop: &NextHopView<'_>| after.is_none_or(|after| hop.name > after);
     let all = queues.next_hop_views().filter(is_after).collect();
-    first_sorted(all, limit, |one: &NextHopView<'_>, other: &NextHopView<'_>| one.name.cmp(other.name))
-        .iter()
-        .map(|hop| next_hop_status(queues, hop, now))
-        .collect()
-}
-
-/// At most `limit` next hops: those that cannot be reached first, then those with the most failures
-/// in a row, then those with an error, then the busiest.
-pub(super) fn troubled_next_hops<R: Clone>(queues: &Queues<R>, limit: usize, now: Timestamp) -> Vec<NextHopStatus> {
-    let trouble = |hop: &NextHopView<'_>| (hop.probe_at.is_some(), hop.failures, hop.error.is_some(), hop.attempts);
-    let order = |one: &NextHopView<'_>, other: &NextHopView<'_>| {
-        trouble(other).cmp(&trouble(one)).then_with(|| one.name.cmp(other.name))
-    };
-    let hops = first_sorted(queues.next_hop_views().collect(), limit, order);
-    hops.iter().map(|hop| next_hop_status(queues, hop, now)).collect()
+    let found = first_sorted(all, limit, |one: &NextHopView<'_>, other: &NextHopView<'_>| one.name.cmp(other.name));
+    hop_statuses(queues, &found, now)
 }
 
 /// The first `limit` in this order.
-fn first_sorted<T>(mut all: Vec<T>, limit: usize, order: impl Fn(&T, &T) -> Ordering) -> Vec<T> {
+pub(super) fn first_sorted<T>(mut all: Vec<T>, limit: usize, order: impl Fn(&T, &T) -> Ordering) -> Vec<T> {
     if all.len() > limit {
         all.select_nth_unstable_by(limit, &order);
         all.truncate(limit);
@@ -349,11 +393,15 @@ pub(super) fn destinations_after<R: Clone>(
     first_sorted(all, limit, order).iter().map(|view| destination_status(queues, view, now)).collect()
 }
 
-fn destination_key<'a, R: Clone>(queues: &'a Queues<R>, view: &DestinationView<'a>) -> (&'a str, &'a str) {
+pub(super) fn destination_key<'a, R: Clone>(queues: &'a Queues<R>, view: &DestinationView<'a>) -> (&'a str, &'a str) {
     (view.name, &*queues.config().queues[usize::from(view.queue.0)].name)
 }
 
-fn destination_status<R: Clone>(queues: &Queues<R>, view: &DestinationView<'_>, now: Timestamp) -> DestinationStatus {
+pub(super) fn destination_status<R: Clone>(
+    queues: &Queues<R>,
+    view: &DestinationView<'_>,
+    now: Timestamp,
+) -> DestinationStatus {
     let (destination, queue) = destination_key(queues, view);
     DestinationStatus {
         destination: destination.to_owned(),
@@ -363,26 +411,6 @@ fn destination_status<R: Clone>(queues: &Queues<R>, view: &DestinationView<'_>, 
         paused: view.pause.is_some(),
         paused_until: view.pause.flatten().map(Timestamp::to_rfc3339),
         blocked: explain::block_sentences(queues, view.number, now),
-    }
-}
-
-fn next_hop_status<R: Clone>(queues: &Queues<R>, hop: &NextHopView<'_>, now: Timestamp) -> NextHopStatus {
-    let queue_name = |number: queue::QueueNumber| queues.config().queues[usize::from(number.0)].name.to_string();
-    let rate_free_at = hop.rate_free_at.filter(|at| *at > now);
-    NextHopStatus {
-        next_hop: hop.name.to_owned(),
-        destinations: hop.destinations,
-        attempts: hop.attempts,
-        concurrency: hop.concurrency,
-        adopted_by: hop.adopted_by.map(queue_name),
-        paused: hop.pause.is_some(),
-        paused_until: hop.pause.flatten().map(Timestamp::to_rfc3339),
-        failures: hop.failures,
-        dead_until: hop.probe_at.map(Timestamp::to_rfc3339),
-        dead_for_seconds: hop.probe_at.map(|at| at.since(now).as_secs()),
-        rate_free_at: rate_free_at.map(Timestamp::to_rfc3339),
-        rate_free_in_ms: rate_free_at.map(|at| at.since(now).as_millis() as u64),
-        error: hop.error.map(ToString::to_string),
     }
 }
 
@@ -441,16 +469,6 @@ mod tests {
         let all = names(None, 9);
         assert!(all.is_sorted() && all.len() == rows.len(), "{all:?}");
         assert_eq!([names(None, 1), names(Some(&*all[0]), 1)].concat(), all[..2]);
-    }
-
-    #[test]
-    fn next_hops_in_trouble_come_first() {
-        let mut sample = sample::queues();
-        let error = mail::Reply::without_enhanced_code(451, "no route to host");
-        sample.queues.finish_contact(NOW, &mut sample.attempt, queue::ContactResult::Failed(error));
-        let rows = troubled_next_hops(&sample.queues, 2, NOW);
-        assert_eq!(rows.len(), 2);
-        assert_eq!((rows[0].next_hop.as_str(), rows[0].failures), ("smtp:mx.here!d.example", 1));
     }
 
     #[test]

@@ -28,6 +28,7 @@ use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
+use utoipa::ToSchema;
 
 use crate::state_file;
 
@@ -42,7 +43,7 @@ const PREFIX: &str = "mailrace_";
 const NAME_CHARACTERS_MAX: usize = 64;
 
 /// What the owner of a token may do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {
     /// See metrics, queues and envelopes, but no content of messages or tables

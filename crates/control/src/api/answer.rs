@@ -9,13 +9,15 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use super::openapi;
+use super::page_file::{self, PageFile};
 use super::query::{
-    DestinationOrder, DestinationQuery, ExplainQuery, HistoryQuery, KeyQuery, NextHopOrder, NextHopQuery, Query,
+    DestinationOrder, DestinationQuery, EventQuery, ExplainQuery, HistoryQuery, KeyQuery, LogLines, NextHopOrder,
+    NextHopQuery, Query,
 };
 use super::routes::{OPENMETRICS, Operation, PLAIN_TEXT};
 use super::types::{
-    ActDone, ActRequest, ActResult, Explanation, LaneList, PauseList, ProblemDocument, QueueList, RedirectList,
-    ReloadResult, ServerStatus, TableList,
+    ActDone, ActRequest, ActResult, Explanation, LaneList, OverviewAnswer, PauseList, ProblemDocument, QueueList,
+    RedirectList, ReloadResult, ServerStatus, TableList,
 };
 use crate::ReloadAnswer;
 use crate::adaptive_text;
@@ -27,6 +29,7 @@ use crate::pauses::{PauseRequest, PausedName, ResumeRequest};
 use crate::process::ConfigText;
 use crate::request::ActionRequest;
 use crate::text::SerdeAsText;
+use crate::tokens::Role;
 
 /// Entries of a page, if the client does not say.
 const PAGE_ENTRIES: u32 = 100;
@@ -119,6 +122,7 @@ pub(super) fn answer(handler: &ControlHandler, request: ApiRequest) -> Result<Ap
         Operation::OpenApi => Ok(ApiAnswer::Json(openapi::DOCUMENT.clone())),
         Operation::Metrics => Ok(text(OPENMETRICS, metrics::to_openmetrics(&handler.metrics()?))),
         Operation::Status => status(handler),
+        Operation::Overview => overview(handler, is_operator),
         Operation::Limits => json(&handler.load_status()),
         Operation::Lanes => json(&LaneList { lanes: handler.lanes() }),
         Operation::Queues => json(&QueueList { queues: handler.queues()? }),
@@ -138,8 +142,9 @@ pub(super) fn answer(handler: &ControlHandler, request: ApiRequest) -> Result<Ap
             let HistoryQuery { span } = query.read().map_err(bad_request)?;
             json(&handler.shared.live.history(span))
         }
-        Operation::Events => events(handler, is_operator),
+        Operation::Events => events(handler, is_operator, query),
         Operation::Page(file) => Ok(text(file.content_type(), file.text())),
+        Operation::PageModule => page_module(&name),
         Operation::Recipients => recipients(handler, query, page_entries_max),
         Operation::Hold => act(OperatorAction::Hold),
         Operation::Release => act(OperatorAction::Release),
@@ -181,9 +186,23 @@ fn status(handler: &ControlHandler) -> Result<ApiAnswer, Problem> {
     json(&ServerStatus { version: env!("CARGO_PKG_VERSION"), adapts, certificates, metrics })
 }
 
-fn events(handler: &ControlHandler, is_operator: bool) -> Result<ApiAnswer, Problem> {
+fn overview(handler: &ControlHandler, is_operator: bool) -> Result<ApiAnswer, Problem> {
+    let role = if is_operator { Role::Operate } else { Role::Read };
+    json(&OverviewAnswer { role, server: handler.overview()? })
+}
+
+fn page_module(name: &str) -> Result<ApiAnswer, Problem> {
+    match page_file::script(name) {
+        Some(script) => Ok(text(PageFile::Script.content_type(), script)),
+        None => Err(Problem::new(ErrorStatus::NotFound, format!("the dashboard has no script {name:?}"))),
+    }
+}
+
+fn events(handler: &ControlHandler, is_operator: bool, query: Query) -> Result<ApiAnswer, Problem> {
+    let EventQuery { log } = query.read().map_err(bad_request)?;
+    let sees_log = is_operator && log == LogLines::Yes;
     let too_many = || Problem::new(ErrorStatus::Unavailable, format!("{READERS_MAX} clients read events already"));
-    handler.shared.live.read_events(is_operator).map(ApiAnswer::Events).ok_or_else(too_many)
+    handler.shared.live.read_events(sees_log).map(ApiAnswer::Events).ok_or_else(too_many)
 }
 
 fn next_hops(handler: &ControlHandler, query: NextHopQuery, page_entries_max: usize) -> Result<ApiAnswer, Problem> {

@@ -1,4 +1,4 @@
-//! The dashboard: one page with its style and its script, which are part of the program. It loads nothing
+//! The dashboard: one page with its style and its scripts, which are part of the program. It loads nothing
 //! from elsewhere, and shows only what the API answers to the token that its reader gives.
 
 /// A file of the dashboard.
@@ -26,4 +26,20 @@ impl PageFile {
             PageFile::Script => include_str!("../../dashboard/dashboard.js"),
         }
     }
+}
+
+/// The modules that the script imports.
+const MODULES: [(&str, &str); 7] = [
+    ("acts.js", include_str!("../../dashboard/acts.js")),
+    ("alerts.js", include_str!("../../dashboard/alerts.js")),
+    ("charts.js", include_str!("../../dashboard/charts.js")),
+    ("elements.js", include_str!("../../dashboard/elements.js")),
+    ("lists.js", include_str!("../../dashboard/lists.js")),
+    ("messages.js", include_str!("../../dashboard/messages.js")),
+    ("server.js", include_str!("../../dashboard/server.js")),
+];
+
+/// The module with this name.
+pub(super) fn script(name: &str) -> Option<&'static str> {
+    MODULES.iter().find(|(known, _)| *known == name).map(|(_, text)| *text)
 }

@@ -49,7 +49,7 @@ pub(super) enum NextHopOrder {
     /// By name, in pages.
     #[default]
     Name,
-    /// Those that cannot be reached first, then those that fail, then the busiest: one page.
+    /// Those that cannot be reached first, then those that fail, then paused ones, each by recipients: one page.
     Trouble,
 }
 
@@ -85,6 +85,26 @@ pub(super) struct HistoryQuery {
     /// The last hour if it is missing.
     #[schema(inline)]
     pub(super) span: HistorySpan,
+}
+
+/// The events of a stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct EventQuery {
+    /// Whether operators get the lines of the log. They do if it is missing.
+    #[schema(inline)]
+    pub(super) log: LogLines,
+}
+
+/// Whether a stream has the lines of the log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum LogLines {
+    /// Operators get them.
+    #[default]
+    Yes,
+    /// Nobody gets them: a busy server writes many.
+    No,
 }
 
 /// The mail whose route is explained.

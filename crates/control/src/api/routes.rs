@@ -7,10 +7,10 @@ use utoipa::openapi::schema::Schema;
 use utoipa::{PartialSchema, ToSchema};
 
 use super::page_file::PageFile;
-use super::query::{DestinationQuery, ExplainQuery, HistoryQuery, KeyQuery, NextHopQuery, PageQuery};
+use super::query::{DestinationQuery, EventQuery, ExplainQuery, HistoryQuery, KeyQuery, NextHopQuery, PageQuery};
 use super::types::{
-    ActDone, ActRequest, ActResult, Explanation, LaneList, PauseList, QueueList, RedirectList, ReloadResult,
-    ServerStatus, TableList,
+    ActDone, ActRequest, ActResult, Explanation, LaneList, OverviewAnswer, PauseList, QueueList, RedirectList,
+    ReloadResult, ServerStatus, TableList,
 };
 use crate::RecipientFilter;
 use crate::history::HistoryAnswer;
@@ -31,6 +31,7 @@ pub(super) enum Operation {
     Readiness,
     OpenApi,
     Metrics,
+    Overview,
     Status,
     Limits,
     Lanes,
@@ -38,6 +39,7 @@ pub(super) enum Operation {
     Events,
     Destinations,
     Page(PageFile),
+    PageModule,
     Queues,
     PauseQueue,
     ResumeQueue,
@@ -154,8 +156,18 @@ pub(super) const ROUTES: &[Route] = &[
     page("/", PageFile::Html, "The dashboard, which asks for a token"),
     page("/dashboard.css", PageFile::Style, "The style of the dashboard"),
     page("/dashboard.js", PageFile::Script, "The script of the dashboard"),
+    Route {
+        operation: Operation::PageModule,
+        ..page("/dashboard/{script}", PageFile::Script, "A part of that script")
+    },
     get("/metrics", Operation::Metrics, AnswerType::Text(OPENMETRICS), "All metrics, in the OpenMetrics text format"),
     Route { role: None, ..get("/api/v1/openapi.json", Operation::OpenApi, AnswerType::AnyJson, "This document") },
+    get(
+        "/api/v1/overview",
+        Operation::Overview,
+        AnswerType::Json(json::<OverviewAnswer>()),
+        "What the dashboard shows, read at most once a second for all clients: what hurts most, the machine, certificates",
+    ),
     get(
         "/api/v1/status",
         Operation::Status,
@@ -183,12 +195,16 @@ pub(super) const ROUTES: &[Route] = &[
             "Rates, queue depth and times of the last hour or day, since the start of the server",
         )
     },
-    get(
-        "/api/v1/events",
-        Operation::Events,
-        AnswerType::Events,
-        "What happens, as server-sent events: `sample` every two seconds, `log` for operators; ends after 15 minutes",
-    ),
+    Route {
+        query: &[EventQuery::schema],
+        ..get(
+            "/api/v1/events",
+            Operation::Events,
+            AnswerType::Events,
+            "What happens, as server-sent events: `sample` every two seconds, `action`, `log` for operators; ends after \
+             15 minutes",
+        )
+    },
     get("/api/v1/queues", Operation::Queues, AnswerType::Json(json::<QueueList>()), "All queues"),
     post(
         "/api/v1/queues/{queue}/pause",
@@ -410,7 +426,7 @@ mod tests {
             let is_act = route.method == Method::Post || is_secret;
             assert_eq!(route.role == Some(Role::Operate), is_act, "{}", route.path);
             let is_open = [Operation::Health, Operation::Readiness, Operation::OpenApi].contains(&route.operation)
-                || matches!(route.operation, Operation::Page(_));
+                || matches!(route.operation, Operation::Page(_) | Operation::PageModule);
             assert_eq!(route.role.is_none(), is_open, "{}", route.path);
         }
     }

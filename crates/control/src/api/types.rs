@@ -1,18 +1,22 @@
 //! What the API takes and gives, where the command line has no type for it. The OpenAPI document has
 //! their schemas and their comments.
 
-use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
 use utoipa::ToSchema;
 
 use crate::RecipientFilter;
 use crate::certificates::CertificateStatus;
 use crate::lanes::LaneStatus;
+use crate::overview::Overview;
 use crate::pauses::PauseStatus;
 use crate::redirects::Redirect;
 use crate::request::filter_object;
 use crate::summary::QueueStatus;
 use crate::tables::TableStatus;
+use crate::tokens::Role;
 
 /// The server's state.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
@@ -27,6 +31,22 @@ pub(super) struct ServerStatus {
     /// Each sample of the metrics, by its name and labels.
     #[schema(value_type = std::collections::BTreeMap<String, f64>)]
     pub(super) metrics: Value,
+}
+
+/// What the dashboard shows to the owner of a token.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(super) struct OverviewAnswer {
+    /// The role of the token: readers may look, and not act.
+    pub(super) role: Role,
+    /// The server.
+    #[serde(serialize_with = "shared")]
+    #[schema(value_type = Overview)]
+    pub(super) server: Arc<Overview>,
+}
+
+/// Writes what several answers share.
+fn shared<S: Serializer>(overview: &Arc<Overview>, serializer: S) -> Result<S::Ok, S::Error> {
+    overview.serialize(serializer)
 }
 
 /// All queues.
