@@ -4,7 +4,7 @@
 //! | check, in this order | the client gets |
 //! |---|---|
 //! | Host names this server, an IP address, or nothing: no page of another name reaches it by the DNS | 421 |
-//! | the path, then the method | 404, 405 |
+//! | the path, then the method, of which `Allow` names those of the path | 404, 405 |
 //! | a token, unless the path needs none | 401, 429 after too many wrong ones, 503 |
 //! | the role of the token | 403 |
 //! | the content of POST is `application/json`, which pages of others cannot send unasked | 415 |
@@ -105,6 +105,7 @@ impl ApiListener {
         let server_config = HttpServerConfig {
             realm: REALM.into(),
             takes_content: true,
+            allowed_methods: Some(routes::allow_field),
             response_fields: RESPONSE_FIELDS,
             limits: settings.limits,
         };

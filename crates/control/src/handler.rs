@@ -606,7 +606,7 @@ impl ControlHandler {
 
     /// All metrics, in the Prometheus text format.
     pub(super) fn metrics(&self) -> ControlResult<String> {
-        Ok(metrics::render(&self.metrics_snapshot()?))
+        Ok(metrics::render(&self.metrics_snapshot(self.parts.metrics_next_hops_max)?))
     }
 
     /// Why the server should get no mail at present; None: it is ready.
@@ -642,14 +642,16 @@ impl ControlHandler {
         let spool = &self.parts.intake.spool;
         let accepted_at = |id| Some(spool.message(id).ok()?.envelope.accepted_at);
         let oldest = spool.first_ids().into_iter().filter_map(accepted_at).min();
-        Ok(ServerCounters::read(&self.metrics_snapshot()?, oldest, now()))
+        Ok(ServerCounters::read(&self.metrics_snapshot(0)?, oldest, now()))
     }
 
-    fn metrics_snapshot(&self) -> ControlResult<MetricsSnapshot> {
+    fn metrics_snapshot(&self, next_hops_max: usize) -> ControlResult<MetricsSnapshot> {
         Ok(MetricsSnapshot {
             sessions: self.parts.intake.connection_limiter.session_count(),
             retrieval: self.parts.retrieval.stats(),
-            queues: self.with_queues(|queues| QueueMetrics::read(queues))?,
+            queues: self.with_queues(move |queues| QueueMetrics::read(queues, next_hops_max))?,
+            listeners: self.parts.intake.listeners.counts(),
+            transports: self.shared.outcome_counters.by_transport(),
             outcomes: self.shared.outcome_counters.by_outcome(),
             relayed_by_proof: self.shared.outcome_counters.relayed_by_proof(),
             notices_dropped: self.shared.outcome_counters.notices_dropped(),

@@ -37,8 +37,8 @@ pub(super) struct ApiRequest {
     /// The segments of the path in place of those in braces.
     pub(super) names: Vec<String>,
     pub(super) query: Query,
-    /// The content, if the path takes any.
-    pub(super) content: Option<Vec<u8>>,
+    /// The content, as received.
+    pub(super) content: Vec<u8>,
     /// Who made it, for the log.
     pub(super) caller: String,
     /// Whether the caller may operate the server.
@@ -70,11 +70,13 @@ pub(super) struct Problem {
     pub(super) status: ErrorStatus,
     /// What happened in this case, for the client.
     pub(super) detail: String,
+    /// Fields of the response that only this case has, each with its CRLF.
+    pub(super) fields: &'static str,
 }
 
 impl Problem {
     pub(super) fn new(status: ErrorStatus, detail: impl Into<String>) -> Problem {
-        Problem { status, detail: detail.into() }
+        Problem { status, detail: detail.into(), fields: "" }
     }
 
     /// The document.
@@ -108,7 +110,6 @@ impl From<ControlError> for Problem {
 pub(super) fn answer(handler: &ControlHandler, request: ApiRequest) -> Result<ApiAnswer, Problem> {
     let ApiRequest { operation, names, query, content, caller, is_operator, page_entries_max } = request;
     let name = names.into_iter().next().unwrap_or_default();
-    let content = content.unwrap_or_default();
     let act = |act| apply(handler, &caller, act, &content);
     match operation {
         Operation::Health => Ok(text(PLAIN_TEXT, "ok\n")),
@@ -261,6 +262,19 @@ fn read_content<T: DeserializeOwned>(content: &[u8]) -> Result<T, Problem> {
     let invalid = |error: serde_json::Error| bad_request(format!("invalid content: {error}"));
     let members: Map<String, Value> = serde_json::from_slice(content).map_err(invalid)?;
     serde_json::from_value(Value::Object(members)).map_err(invalid)
+}
+
+/// Refuses content where the path takes none but `{}`: what the client means by it would not be done.
+pub(super) fn expect_no_members(content: &[u8]) -> Result<(), Problem> {
+    if content.is_empty() {
+        return Ok(());
+    }
+    let invalid = |error: serde_json::Error| bad_request(format!("invalid content: {error}"));
+    let members: Map<String, Value> = serde_json::from_slice(content).map_err(invalid)?;
+    match members.keys().next() {
+        None => Ok(()),
+        Some(name) => Err(bad_request(format!("unknown member {name:?}: this path takes none"))),
+    }
 }
 
 fn explain_address(handler: &ControlHandler, query: ExplainQuery) -> Result<ApiAnswer, Problem> {

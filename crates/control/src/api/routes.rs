@@ -2,6 +2,7 @@
 //! by this table, and the OpenAPI document is made from it.
 
 use protocol::http::Method;
+use protocol::http::server::ErrorStatus;
 use utoipa::openapi::RefOr;
 use utoipa::openapi::schema::Schema;
 use utoipa::{PartialSchema, ToSchema};
@@ -66,6 +67,34 @@ pub(super) enum Operation {
     TableLookup,
     AcceptRemovals,
     Reload,
+}
+
+impl Operation {
+    /// The errors of the answer itself, beside those that any request can get.
+    pub(super) fn problems(self) -> &'static [ErrorStatus] {
+        use ErrorStatus::{NotFound, UnprocessableContent};
+        match self {
+            Operation::Resume | Operation::ResumeQueue | Operation::TableLookup => &[NotFound],
+            Operation::Recipients
+            | Operation::Hold
+            | Operation::Release
+            | Operation::Retry
+            | Operation::Remove
+            | Operation::Bounce
+            | Operation::Redirect
+            | Operation::Drain
+            | Operation::Reload => &[UnprocessableContent],
+            Operation::Pause
+            | Operation::PauseQueue
+            | Operation::EndRedirect
+            | Operation::Message
+            | Operation::Content
+            | Operation::ExplainMessage
+            | Operation::MessageHistory
+            | Operation::AcceptRemovals => &[NotFound, UnprocessableContent],
+            _ => &[],
+        }
+    }
 }
 
 /// Makes the schema of a type.
@@ -347,19 +376,41 @@ pub(super) const ROUTES: &[Route] = &[
 pub(super) enum NoRoute {
     /// No route has the path.
     Path,
-    /// The path has another method.
-    Method,
+    /// The path has another method, which the `Allow` field names.
+    Method {
+        /// With its CRLF.
+        allow_field: &'static str,
+    },
+}
+
+impl Route {
+    /// Each path has either GET, with HEAD, or POST.
+    fn allow_field(&self) -> &'static str {
+        match self.method {
+            Method::Get | Method::Head => "Allow: GET, HEAD, OPTIONS\r\n",
+            Method::Post => "Allow: POST, OPTIONS\r\n",
+        }
+    }
 }
 
 /// The route of a request, and the segments of the path that stand for something.
 pub(super) fn find(method: Method, path: &[u8]) -> Result<(&'static Route, Vec<String>), NoRoute> {
     let path = str::from_utf8(path).map_err(|_| NoRoute::Path)?;
     let method = if method == Method::Head { Method::Get } else { method };
-    let mut found = ROUTES.iter().filter_map(|route| Some((route, segments(route.path, path)?))).peekable();
-    if found.peek().is_none() {
-        return Err(NoRoute::Path);
+    let found = ROUTES.iter().find_map(|route| Some((route, segments(route.path, path)?)));
+    match found.ok_or(NoRoute::Path)? {
+        (route, names) if route.method == method => Ok((route, names)),
+        (route, _) => Err(NoRoute::Method { allow_field: route.allow_field() }),
     }
-    found.find(|(route, _)| route.method == method).ok_or(NoRoute::Method)
+}
+
+/// The `Allow` field of a path, with its CRLF; None if there is no such path.
+pub(super) fn allow_field(path: &[u8]) -> Option<&'static str> {
+    match find(Method::Get, path) {
+        Ok((route, _)) => Some(route.allow_field()),
+        Err(NoRoute::Method { allow_field }) => Some(allow_field),
+        Err(NoRoute::Path) => None,
+    }
 }
 
 /// The segments in place of those in braces; None if the path is another one.
@@ -388,8 +439,12 @@ mod tests {
         assert_eq!(operation(Method::Head, "/metrics"), Ok((Operation::Metrics, vec![])));
         let named = (Operation::PauseQueue, vec!["a b".to_owned()]);
         assert_eq!(operation(Method::Post, "/api/v1/queues/a b/pause"), Ok(named));
-        assert_eq!(operation(Method::Get, "/api/v1/queues/a/pause"), Err(NoRoute::Method));
-        assert_eq!(operation(Method::Post, "/healthz"), Err(NoRoute::Method));
+        let (reads, acts) = ("Allow: GET, HEAD, OPTIONS\r\n", "Allow: POST, OPTIONS\r\n");
+        let not_get = operation(Method::Get, "/api/v1/queues/a/pause");
+        assert_eq!(not_get, Err(NoRoute::Method { allow_field: acts }));
+        assert_eq!(operation(Method::Post, "/healthz"), Err(NoRoute::Method { allow_field: reads }));
+        let allow_fields = ["/healthz", "/api/v1/reload", "/none"].map(|path| allow_field(path.as_bytes()));
+        assert_eq!(allow_fields, [Some(reads), Some(acts), None]);
         for path in
             ["//", "/healthz/", "/api/v1/queues/", "/api/v1/messages//content", "/api/v1/queues/a/b/pause", "/x"]
         {
