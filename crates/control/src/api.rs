@@ -17,6 +17,7 @@
 
 mod answer;
 mod listener;
+mod node_answers;
 mod openapi;
 mod page_file;
 mod query;
@@ -30,6 +31,7 @@ use std::sync::Arc;
 
 use mail::Networks;
 use net::{ConnectionLimiter, ConnectionLimits, TlsServer};
+use protocol::http::Method;
 use protocol::http::server::{HttpServerConfig, HttpServerLimits};
 use tokio::sync::Semaphore;
 
@@ -126,6 +128,18 @@ impl ApiListener {
             proxy_networks,
         }
     }
+}
+
+/// For fuzzing: whether a request that was let in has content of any type that an act takes. Its path and
+/// query are read too.
+#[doc(hidden)]
+pub fn reads_request(path: &[u8], query: &[u8], content: &[u8]) -> bool {
+    for method in [Method::Get, Method::Post] {
+        // What is found is no matter.
+        let _ = routes::find(method, path);
+    }
+    query::read_as_each_type(query);
+    answer::is_content_of_any_act(content)
 }
 
 impl ApiSettings {

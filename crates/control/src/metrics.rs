@@ -505,10 +505,7 @@ mod tests {
                 messages: [("accepted", 10), ("deferred", 0), ("refused", 1)],
             }],
             outcomes: OutcomeCounters::default().by_outcome(),
-            transports: vec![(
-                "smtp".into(),
-                TransportCounts { attempts: 5, delivered: 6, deferred: 7, failed: 8 },
-            )],
+            transports: vec![("smtp".into(), TransportCounts { attempts: 5, delivered: 6, deferred: 7, failed: 8 })],
             relayed_by_proof: OutcomeCounters::default().relayed_by_proof(),
             notices_dropped: 4,
             refusals: vec![("load", 2), ("disk", 0)],

@@ -102,16 +102,15 @@ impl ListenerMonitor {
 
     /// What was counted, by address.
     pub fn counts(&self) -> Vec<ListenerCounts> {
-        let counts = |(&(address, protocol), counters): (&(SocketAddr, &'static str), &Arc<ListenerCounters>)| {
-            ListenerCounts {
+        let counts =
+            |(&(address, protocol), counters): (&(SocketAddr, &'static str), &Arc<ListenerCounters>)| ListenerCounts {
                 protocol,
                 address,
                 connections: counters.connections.load(Relaxed),
                 sessions: counters.sessions.load(Relaxed),
                 recipients: counters.recipients.counts(),
                 messages: counters.messages.counts(),
-            }
-        };
+            };
         self.listeners.lock().iter().map(counts).collect()
     }
 }

@@ -8,14 +8,16 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
+use super::node_answers;
 use super::openapi;
 use super::query::{
-    DestinationOrder, DestinationQuery, ExplainQuery, HistoryQuery, KeyQuery, NextHopOrder, NextHopQuery, Query,
+    DestinationOrder, DestinationQuery, ExplainQuery, HistoryQuery, KeyQuery, NextHopOrder, NextHopQuery, NodeQuery,
+    Query,
 };
 use super::routes::{OPENMETRICS, Operation, PLAIN_TEXT};
 use super::types::{
-    ActDone, ActRequest, ActResult, Explanation, LaneList, PauseList, ProblemDocument, QueueList, RedirectList,
-    ReloadResult, ServerStatus, TableList,
+    AcmeCertificateList, ActDone, ActRequest, ActResult, Explanation, LaneList, PauseList, ProblemDocument, QueueList,
+    RedirectList, ReloadResult, RenewRequest, RenewResult, ReportList, SendReportsRequest, ServerStatus, TableList,
 };
 use crate::ReloadAnswer;
 use crate::adaptive_text;
@@ -24,8 +26,9 @@ use crate::live::{EventReader, READERS_MAX};
 use crate::metrics;
 use crate::pages::{DestinationPage, NextHopPage, PageRequest};
 use crate::pauses::{PauseRequest, PausedName, ResumeRequest};
-use crate::process::ConfigText;
-use crate::request::ActionRequest;
+use crate::process::{ConfigText, DrainRequest};
+use crate::redirects::{EndRedirectRequest, Redirect};
+use crate::request::{ActionRequest, ControlRequest};
 use crate::text::SerdeAsText;
 
 /// Entries of a page, if the client does not say.
@@ -100,7 +103,7 @@ impl From<ControlError> for Problem {
             ControlError::NotFound(_) => ErrorStatus::NotFound,
             ControlError::Refused(_) => ErrorStatus::UnprocessableContent,
             ControlError::InvalidRequest(_) => ErrorStatus::BadRequest,
-            ControlError::Stopping | ControlError::Io(_) => ErrorStatus::Unavailable,
+            ControlError::Stopping | ControlError::LogFull | ControlError::Io(_) => ErrorStatus::Unavailable,
         };
         Problem::new(status, error.to_string())
     }
@@ -110,7 +113,7 @@ impl From<ControlError> for Problem {
 pub(super) fn answer(handler: &ControlHandler, request: ApiRequest) -> Result<ApiAnswer, Problem> {
     let ApiRequest { operation, names, query, content, caller, is_operator, page_entries_max } = request;
     let name = names.into_iter().next().unwrap_or_default();
-    let act = |act| apply(handler, &caller, act, &content);
+    let act_on = |act, query| apply(handler, &caller, act, query, &content);
     match operation {
         Operation::Health => Ok(text(PLAIN_TEXT, "ok\n")),
         Operation::Readiness => match handler.unreadiness() {
@@ -142,28 +145,21 @@ pub(super) fn answer(handler: &ControlHandler, request: ApiRequest) -> Result<Ap
         Operation::Events => events(handler, is_operator),
         Operation::Page(file) => Ok(text(file.content_type(), file.text())),
         Operation::Recipients => recipients(handler, query, page_entries_max),
-        Operation::Hold => act(OperatorAction::Hold),
-        Operation::Release => act(OperatorAction::Release),
-        Operation::Retry => act(OperatorAction::Retry),
-        Operation::Remove => act(OperatorAction::Remove),
-        Operation::Bounce => act(OperatorAction::Bounce),
+        Operation::Hold => act_on(OperatorAction::Hold, query),
+        Operation::Release => act_on(OperatorAction::Release, query),
+        Operation::Retry => act_on(OperatorAction::Retry, query),
+        Operation::Remove => act_on(OperatorAction::Remove, query),
+        Operation::Bounce => act_on(OperatorAction::Bounce, query),
         Operation::Message => json(&handler.message(queue_id(&name)?)?),
         Operation::Content => {
-            let (body, accepted_at) = handler.message_body(queue_id(&name)?)?;
+            let (body, accepted_at) = handler.message_body(&caller, queue_id(&name)?)?;
             Ok(ApiAnswer::Content { id: name, body, accepted_at })
         }
         Operation::ExplainAddress => explain_address(handler, query.read().map_err(bad_request)?),
-        Operation::ExplainMessage => {
-            let mut lines = Vec::new();
-            handler.explain_message(queue_id(&name)?, &mut lines)?;
-            explanation(&lines)
-        }
+        Operation::ExplainMessage => explain_message(handler, queue_id(&name)?),
         Operation::MessageHistory => json(&handler.history(queue_id(&name)?)?),
         Operation::Config => json(handler.config_document()),
-        Operation::CheckConfig => {
-            let ConfigText { text } = read_content(&content)?;
-            json(&handler.check_config(&text))
-        }
+        Operation::CheckConfig => check_config(handler, &content),
         Operation::Drain => done(handler.drain(&caller, read_content(&content)?)),
         Operation::Tables => json(&TableList { tables: handler.table_stats(None)? }),
         Operation::TableLookup => {
@@ -172,6 +168,13 @@ pub(super) fn answer(handler: &ControlHandler, request: ApiRequest) -> Result<Ap
         }
         Operation::AcceptRemovals => done(handler.accept_table_removals(&caller, name)),
         Operation::Reload => reload(handler.reload(&caller)?),
+        Operation::Cluster(operation) => {
+            node_answers::answer(handler, operation, &caller, name, query, page_entries_max)
+        }
+        Operation::AcmeStatus => json(&AcmeCertificateList { certificates: handler.acme_certificates()? }),
+        Operation::RenewCertificates => renew_certificates(handler, &caller, &content),
+        Operation::Reports => json(&ReportList { reports: handler.pending_reports()? }),
+        Operation::SendReports => send_reports(handler, &caller, &content),
     }
 }
 
@@ -243,18 +246,47 @@ fn recipients(handler: &ControlHandler, mut query: Query, page_entries_max: usiz
 }
 
 /// At least one entry, so that pages come to an end.
-fn page_limit(limit: Option<SerdeAsText<u32>>, page_entries_max: usize) -> usize {
+pub(super) fn page_limit(limit: Option<SerdeAsText<u32>>, page_entries_max: usize) -> usize {
     let limit = limit.map_or(PAGE_ENTRIES, |limit| limit.0);
     (limit.max(1) as usize).min(page_entries_max)
 }
 
-fn apply(handler: &ControlHandler, caller: &str, act: OperatorAction, content: &[u8]) -> Result<ApiAnswer, Problem> {
+fn check_config(handler: &ControlHandler, content: &[u8]) -> Result<ApiAnswer, Problem> {
+    let ConfigText { text } = read_content(content)?;
+    json(&handler.check_config(&text))
+}
+
+fn renew_certificates(handler: &ControlHandler, caller: &str, content: &[u8]) -> Result<ApiAnswer, Problem> {
+    let RenewRequest { name } = read_content(content)?;
+    json(&RenewResult { certificates: handler.renew_certificates(caller, name)? })
+}
+
+fn send_reports(handler: &ControlHandler, caller: &str, content: &[u8]) -> Result<ApiAnswer, Problem> {
+    let SendReportsRequest { domain } = read_content(content)?;
+    json(&ReportList { reports: handler.send_reports(caller, domain)? })
+}
+
+/// Acts on all nodes of the cluster, or on the one that the query names.
+fn apply(
+    handler: &ControlHandler,
+    caller: &str,
+    act: OperatorAction,
+    query: Query,
+    content: &[u8],
+) -> Result<ApiAnswer, Problem> {
+    let NodeQuery { node } = query.read().map_err(bad_request)?;
     let ActRequest { filter, all, dry_run } = read_content(content)?;
     if filter.is_empty() != all {
         let detail = "expected either a filter that is not empty, or \"all\": true";
         return Err(Problem::new(ErrorStatus::UnprocessableContent, detail));
     }
-    json(&ActResult { recipients: handler.act(caller, act, ActionRequest { filter, dry_run })? })
+    let action = ActionRequest { filter, dry_run };
+    if node.is_none() && handler.shared.cluster.is_none() {
+        return json(&ActResult { recipients: handler.act(caller, act, action)?, nodes: None });
+    }
+    let answers = handler.ask_nodes(caller, node.as_deref(), &ControlRequest::action(act, action))?;
+    let nodes = node_answers::act_results(answers)?;
+    json(&ActResult { recipients: nodes.iter().filter_map(|node| node.recipients).sum(), nodes: Some(nodes) })
 }
 
 /// The content as a type. Derived code would accept an array too.
@@ -262,6 +294,22 @@ fn read_content<T: DeserializeOwned>(content: &[u8]) -> Result<T, Problem> {
     let invalid = |error: serde_json::Error| bad_request(format!("invalid content: {error}"));
     let members: Map<String, Value> = serde_json::from_slice(content).map_err(invalid)?;
     serde_json::from_value(Value::Object(members)).map_err(invalid)
+}
+
+/// For fuzzing: reads content as all types.
+pub(super) fn is_content_of_any_act(content: &[u8]) -> bool {
+    let types = [
+        read_content::<ActRequest>(content).is_ok(),
+        read_content::<PauseRequest>(content).is_ok(),
+        read_content::<ResumeRequest>(content).is_ok(),
+        read_content::<Redirect>(content).is_ok(),
+        read_content::<EndRedirectRequest>(content).is_ok(),
+        read_content::<ConfigText>(content).is_ok(),
+        read_content::<DrainRequest>(content).is_ok(),
+        read_content::<RenewRequest>(content).is_ok(),
+        read_content::<SendReportsRequest>(content).is_ok(),
+    ];
+    types.contains(&true)
 }
 
 /// Refuses content where the path takes none but `{}`: what the client means by it would not be done.
@@ -288,6 +336,12 @@ fn explain_address(handler: &ControlHandler, query: ExplainQuery) -> Result<ApiA
     explanation(&lines)
 }
 
+fn explain_message(handler: &ControlHandler, id: QueueId) -> Result<ApiAnswer, Problem> {
+    let mut lines = Vec::new();
+    handler.explain_message(id, &mut lines)?;
+    explanation(&lines)
+}
+
 fn explanation(text: &[u8]) -> Result<ApiAnswer, Problem> {
     json(&Explanation { lines: String::from_utf8_lossy(text).lines().map(str::to_owned).collect() })
 }
@@ -300,7 +354,7 @@ fn reload(answer: ReloadAnswer) -> Result<ApiAnswer, Problem> {
     }
 }
 
-fn done(result: Result<(), ControlError>) -> Result<ApiAnswer, Problem> {
+pub(super) fn done(result: Result<(), ControlError>) -> Result<ApiAnswer, Problem> {
     result?;
     json(&ActDone { done: true })
 }
@@ -309,7 +363,7 @@ fn queue_id(text: &str) -> Result<QueueId, Problem> {
     text.parse().map_err(|_| Problem::new(ErrorStatus::NotFound, format!("{text:?} is no queue ID")))
 }
 
-fn bad_request(detail: impl Into<String>) -> Problem {
+pub(super) fn bad_request(detail: impl Into<String>) -> Problem {
     Problem::new(ErrorStatus::BadRequest, detail)
 }
 
@@ -317,7 +371,7 @@ fn text(content_type: &'static str, text: impl Into<String>) -> ApiAnswer {
     ApiAnswer::Text { content_type, text: text.into() }
 }
 
-fn json(value: &impl Serialize) -> Result<ApiAnswer, Problem> {
+pub(super) fn json(value: &impl Serialize) -> Result<ApiAnswer, Problem> {
     let text = serde_json::to_vec(value);
     Ok(ApiAnswer::Json(text.map_err(|error| Problem::new(ErrorStatus::Unavailable, error.to_string()))?))
 }

@@ -66,7 +66,7 @@ fn operation(route: &Route) -> Value {
         members["requestBody"] = json!({ "required": true, "content": { "application/json": { "schema": schema } } });
     } else if route.method == Method::Post {
         let nothing = json!({ "type": "object", "additionalProperties": false });
-        members["requestBody"] = json!({ "content": { "application/json": { "schema": nothing } } });
+        members["requestBody"] = json!({ "required": true, "content": { "application/json": { "schema": nothing } } });
     }
     members
 }
@@ -225,10 +225,37 @@ fn remove_defaults(schema: &mut Value) {
     match schema {
         Value::Object(members) => {
             members.remove("default");
+            join_description(members);
+            close_variants(members);
             members.values_mut().for_each(remove_defaults);
         }
         Value::Array(elements) => elements.iter_mut().for_each(remove_defaults),
         _ => {}
+    }
+}
+
+/// A type and the comment of a member that has it come as two parts, of which the second would allow nothing
+/// but objects.
+fn join_description(members: &mut Map<String, Value>) {
+    let Some([inner, comment]) = members.get("allOf").and_then(Value::as_array).map(Vec::as_slice) else { return };
+    if comment.get("properties").is_some() || comment.get("description").is_none() {
+        return;
+    }
+    let (mut joined, description) = (inner.clone(), comment["description"].clone());
+    if let Some(inner) = joined.as_object_mut() {
+        inner.insert("description".to_owned(), description);
+        members.remove("allOf");
+        members.append(inner);
+    }
+}
+
+/// A variant that is an object has exactly one member.
+fn close_variants(members: &mut Map<String, Value>) {
+    let Some(Value::Array(variants)) = members.get_mut("oneOf") else { return };
+    for variant in variants.iter_mut().filter_map(Value::as_object_mut) {
+        if variant.contains_key("properties") {
+            variant.insert("additionalProperties".to_owned(), false.into());
+        }
     }
 }
 

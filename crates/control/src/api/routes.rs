@@ -8,10 +8,13 @@ use utoipa::openapi::schema::Schema;
 use utoipa::{PartialSchema, ToSchema};
 
 use super::page_file::PageFile;
-use super::query::{DestinationQuery, ExplainQuery, HistoryQuery, KeyQuery, NextHopQuery, PageQuery};
+use super::query::{
+    DestinationQuery, ExplainQuery, HistoryQuery, KeyQuery, LimitQuery, NextHopQuery, NodeQuery, PageQuery,
+};
 use super::types::{
-    ActDone, ActRequest, ActResult, Explanation, LaneList, PauseList, QueueList, RedirectList, ReloadResult,
-    ServerStatus, TableList,
+    AcmeCertificateList, ActDone, ActRequest, ActResult, ClusterLaneList, ClusterNodeList, ClusterRecipients,
+    Explanation, LaneList, PauseList, QueueList, RedirectList, ReloadResult, RenewRequest, RenewResult, ReportList,
+    SendReportsRequest, ServerStatus, TableList,
 };
 use crate::RecipientFilter;
 use crate::history::HistoryAnswer;
@@ -67,6 +70,21 @@ pub(super) enum Operation {
     TableLookup,
     AcceptRemovals,
     Reload,
+    Cluster(ClusterOperation),
+    AcmeStatus,
+    RenewCertificates,
+    Reports,
+    SendReports,
+}
+
+/// What a request about the cluster does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ClusterOperation {
+    Lanes,
+    Nodes,
+    Recipients,
+    Adopt,
+    Drain,
 }
 
 impl Operation {
@@ -83,6 +101,11 @@ impl Operation {
             | Operation::Bounce
             | Operation::Redirect
             | Operation::Drain
+            | Operation::Cluster(_)
+            | Operation::AcmeStatus
+            | Operation::RenewCertificates
+            | Operation::Reports
+            | Operation::SendReports
             | Operation::Reload => &[UnprocessableContent],
             Operation::Pause
             | Operation::PauseQueue
@@ -159,9 +182,10 @@ const fn page(path: &'static str, file: PageFile, summary: &'static str) -> Rout
     Route { role: None, ..get(path, operation, answer, summary) }
 }
 
-/// An action on the recipients that a filter selects.
+/// An action on the recipients that a filter selects, on all nodes of a cluster.
 const fn act(path: &'static str, operation: Operation, summary: &'static str) -> Route {
-    Route { content: Some(json::<ActRequest>()), ..post(path, operation, json::<ActResult>(), summary) }
+    let route = post(path, operation, json::<ActResult>(), summary);
+    Route { content: Some(json::<ActRequest>()), query: &[NodeQuery::schema], ..route }
 }
 
 /// The type of [`Operation::Metrics`].
@@ -369,6 +393,69 @@ pub(super) const ROUTES: &[Route] = &[
         json::<ReloadResult>(),
         "Read the configuration again; 422 with the reasons if it is refused",
     ),
+    get(
+        "/api/v1/cluster/lanes",
+        Operation::Cluster(ClusterOperation::Lanes),
+        AnswerType::Json(json::<ClusterLaneList>()),
+        "The lanes of the cluster that this node owns or watches",
+    ),
+    get(
+        "/api/v1/cluster/nodes",
+        Operation::Cluster(ClusterOperation::Nodes),
+        AnswerType::Json(json::<ClusterNodeList>()),
+        "The nodes of the cluster that are alive",
+    ),
+    Route {
+        query: &[NodeQuery::schema, LimitQuery::schema, RecipientFilter::schema],
+        ..get(
+            "/api/v1/cluster/recipients",
+            Operation::Cluster(ClusterOperation::Recipients),
+            AnswerType::Json(json::<ClusterRecipients>()),
+            "The oldest queued recipients of each node that pass all filters, and which nodes have not answered",
+        )
+    },
+    post(
+        "/api/v1/cluster/lanes/{lane}/adopt",
+        Operation::Cluster(ClusterOperation::Adopt),
+        json::<ActDone>(),
+        "Take over a lane whose node is gone, without waiting for the end of its lease",
+    ),
+    post(
+        "/api/v1/cluster/drain",
+        Operation::Cluster(ClusterOperation::Drain),
+        json::<ActDone>(),
+        "Hand the lanes of this node over to others, and stop it",
+    ),
+    get(
+        "/api/v1/acme",
+        Operation::AcmeStatus,
+        AnswerType::Json(json::<AcmeCertificateList>()),
+        "The certificates that the server obtains from an authority",
+    ),
+    Route {
+        content: Some(json::<RenewRequest>()),
+        ..post(
+            "/api/v1/acme/renew",
+            Operation::RenewCertificates,
+            json::<RenewResult>(),
+            "Attempt to renew certificates now",
+        )
+    },
+    get(
+        "/api/v1/reports",
+        Operation::Reports,
+        AnswerType::Json(json::<ReportList>()),
+        "What is counted for reports to the owners of other domains",
+    ),
+    Route {
+        content: Some(json::<SendReportsRequest>()),
+        ..post(
+            "/api/v1/reports/send",
+            Operation::SendReports,
+            json::<ReportList>(),
+            "Send the reports about a domain now",
+        )
+    },
 ];
 
 /// Why there is no route.

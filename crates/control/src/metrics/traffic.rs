@@ -47,8 +47,7 @@ pub(super) fn write_transports(transports: &[(Box<str>, TransportCounts)], out: 
     let help = "Recipients by transport and outcome; `none`: there was no route";
     out.family("mailrace_transport_recipients_total", help, "counter");
     for (transport, counts) in transports {
-        let outcomes =
-            [("delivered", counts.delivered), ("deferred", counts.deferred), ("failed", counts.failed)];
+        let outcomes = [("delivered", counts.delivered), ("deferred", counts.deferred), ("failed", counts.failed)];
         for (outcome, count) in outcomes {
             out.sample(&[("transport", transport), ("outcome", outcome)], count);
         }

@@ -532,7 +532,8 @@ fn errors_of_a_driver_that_takes_content_are_problem_documents() {
     }
     let (_, output) = play_content("PUT / HTTP/1.1\r\nHost: h\r\n\r\n");
     assert!(output.contains("Allow: GET, HEAD, POST, OPTIONS\r\n"), "{output}");
-    let (_, output) = play_content("DELETE /read?x HTTP/1.1\r\nHost: h\r\n\r\nOPTIONS /read HTTP/1.1\r\nHost: h\r\n\r\n");
+    let (_, output) =
+        play_content("DELETE /read?x HTTP/1.1\r\nHost: h\r\n\r\nOPTIONS /read HTTP/1.1\r\nHost: h\r\n\r\n");
     assert_eq!(output.matches("Allow: GET, HEAD, OPTIONS\r\n").count(), 2, "{output}");
     for method in ["PUT", "OPTIONS"] {
         let (_, output) = play_content(&format!("{method} /none HTTP/1.1\r\nHost: h\r\n\r\n"));
