@@ -119,3 +119,8 @@ printf '\0\0\0\7hX-A\0a\0\0\0\0\13m\0\0\0\1X-B\0\0\0\0\0\5e<>\0\0\0\0\0\3bhi\0\0
 mkdir -p corpus/policy_answer
 printf 'action=REJECT 5.1.8 no\n\n\x02' >corpus/policy_answer/refusal
 printf 'x=y\naction=450 later\n\naction=\n\n\x01' >corpus/policy_answer/two
+mkdir -p corpus/api_request corpus/control_line
+printf '/api/v1/recipients/hold\0node=a\0{"filter":{"destination":"example.org"},"dry_run":true}' >corpus/api_request/act
+printf '/api/v1/recipients\0state=held,ready&sender=a%%2Bb%%40c.example&limit=2&cursor=7\0' >corpus/api_request/page
+printf 'remove {"filter":{"older_than":"2h","state":["held"]}}' >corpus/control_line/action
+printf 'explain-address {"address":"a@b.example","client":"192.0.2.1"}' >corpus/control_line/explain
