@@ -17,7 +17,6 @@
 
 mod answer;
 mod listener;
-mod node_answers;
 mod openapi;
 mod page_file;
 mod query;

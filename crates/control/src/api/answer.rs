@@ -1,6 +1,8 @@
 //! Answers requests that were let in, from the functions of the control socket. This may wait for the
 //! scheduler, the disk, the directory and the DNS, so it runs on a thread that may.
 
+mod node_answers;
+
 use mail::{Body, QueueId, Timestamp};
 use protocol::http::server::ErrorStatus;
 use queue::OperatorAction;
@@ -8,7 +10,6 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use super::node_answers;
 use super::openapi;
 use super::query::{
     DestinationOrder, DestinationQuery, ExplainQuery, HistoryQuery, KeyQuery, NextHopOrder, NextHopQuery, NodeQuery,
@@ -246,7 +247,7 @@ fn recipients(handler: &ControlHandler, mut query: Query, page_entries_max: usiz
 }
 
 /// At least one entry, so that pages come to an end.
-pub(super) fn page_limit(limit: Option<SerdeAsText<u32>>, page_entries_max: usize) -> usize {
+fn page_limit(limit: Option<SerdeAsText<u32>>, page_entries_max: usize) -> usize {
     let limit = limit.map_or(PAGE_ENTRIES, |limit| limit.0);
     (limit.max(1) as usize).min(page_entries_max)
 }
@@ -354,7 +355,7 @@ fn reload(answer: ReloadAnswer) -> Result<ApiAnswer, Problem> {
     }
 }
 
-pub(super) fn done(result: Result<(), ControlError>) -> Result<ApiAnswer, Problem> {
+fn done(result: Result<(), ControlError>) -> Result<ApiAnswer, Problem> {
     result?;
     json(&ActDone { done: true })
 }
@@ -363,7 +364,7 @@ fn queue_id(text: &str) -> Result<QueueId, Problem> {
     text.parse().map_err(|_| Problem::new(ErrorStatus::NotFound, format!("{text:?} is no queue ID")))
 }
 
-pub(super) fn bad_request(detail: impl Into<String>) -> Problem {
+fn bad_request(detail: impl Into<String>) -> Problem {
     Problem::new(ErrorStatus::BadRequest, detail)
 }
 
@@ -371,7 +372,7 @@ fn text(content_type: &'static str, text: impl Into<String>) -> ApiAnswer {
     ApiAnswer::Text { content_type, text: text.into() }
 }
 
-pub(super) fn json(value: &impl Serialize) -> Result<ApiAnswer, Problem> {
+fn json(value: &impl Serialize) -> Result<ApiAnswer, Problem> {
     let text = serde_json::to_vec(value);
     Ok(ApiAnswer::Json(text.map_err(|error| Problem::new(ErrorStatus::Unavailable, error.to_string()))?))
 }

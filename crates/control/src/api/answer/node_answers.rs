@@ -4,10 +4,10 @@
 use mail::printable;
 use protocol::http::server::ErrorStatus;
 
-use super::answer::{ApiAnswer, Problem, bad_request, done, json, page_limit};
-use super::query::{LimitQuery, NodeQuery, Query};
-use super::routes::ClusterOperation;
-use super::types::{ClusterLaneList, ClusterNodeList, ClusterRecipients, NodeActResult, NodeRecipients};
+use super::super::query::{LimitQuery, NodeQuery, Query};
+use super::super::routes::ClusterOperation;
+use super::super::types::{ClusterLaneList, ClusterNodeList, ClusterRecipients, NodeActResult, NodeRecipients};
+use super::{ApiAnswer, Problem, bad_request, done, json, page_limit};
 use crate::handler::{ControlError, ControlHandler};
 use crate::list::QueuedRecipient;
 use crate::nodes::{NodeAnswer, NodeResult};
