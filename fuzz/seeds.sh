@@ -121,3 +121,8 @@ printf 'action=REJECT 5.1.8 no\n\n\x02' >corpus/policy_answer/refusal
 printf 'x=y\naction=450 later\n\naction=\n\n\x01' >corpus/policy_answer/two
 mkdir -p corpus/exim_configuration
 cp ../crates/mailrace/tests/exim/* corpus/exim_configuration/
+mkdir -p corpus/api_request corpus/control_line
+printf '/api/v1/recipients/hold\0node=a\0{"filter":{"destination":"example.org"},"dry_run":true}' >corpus/api_request/act
+printf '/api/v1/recipients\0state=held,ready&sender=a%%2Bb%%40c.example&limit=2&cursor=7\0' >corpus/api_request/page
+printf 'remove {"filter":{"older_than":"2h","state":["held"]}}' >corpus/control_line/action
+printf 'explain-address {"address":"a@b.example","client":"192.0.2.1"}' >corpus/control_line/explain

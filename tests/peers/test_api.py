@@ -21,7 +21,19 @@ from peers.mailrace import certificate_section, listener, route
 from retrieval import ReaderConnection
 
 JSON = {"Content-Type": "application/json"}
+# What this server does not do.
+UNCONFIGURED = ("/api/v1/cluster/", "/api/v1/acme", "/api/v1/reports")
 ACTS = ("hold", "release", "retry", "remove", "bounce")
+# The types of JSON Schema.
+KINDS = {
+    "null": lambda value: value is None,
+    "boolean": lambda value: isinstance(value, bool),
+    "integer": lambda value: isinstance(value, int) and not isinstance(value, bool),
+    "number": lambda value: isinstance(value, (int, float)) and not isinstance(value, bool),
+    "string": lambda value: isinstance(value, str),
+    "array": lambda value: isinstance(value, list),
+    "object": lambda value: isinstance(value, dict),
+}
 _FAMILY = re.compile(r"# (HELP|TYPE) (\S+) (.*)")
 _SAMPLE = re.compile(r'([a-zA-Z_:][\w:]*)(\{[^}]*\})? (\S+)')
 
@@ -300,7 +312,12 @@ class Reading(ApiCase):
             if kind == "text/event-stream":
                 continue
             status, fields, answer = self.ask(path, self.operator)
-            self.assertEqual((status, fields["Content-Type"]), (200, kind), path)
+            if path.startswith(UNCONFIGURED):
+                [(kind, content)] = operation["responses"]["422"]["content"].items()
+                self.assertEqual(status, 422, path)
+            else:
+                self.assertEqual(status, 200, path)
+            self.assertEqual(fields["Content-Type"], kind, path)
             self.check(document, content["schema"], answer, path)
 
     def check(self, document, schema, value, where):
@@ -310,13 +327,14 @@ class Reading(ApiCase):
             return self.check(document, document["components"]["schemas"][name], value, f"{where} {name}")
         if "allOf" in schema:
             return [self.check(document, part, value, where) for part in schema["allOf"]]
-        if "oneOf" in schema or "anyOf" in schema:
-            return None
+        if choices := schema.get("oneOf") or schema.get("anyOf"):
+            return self.check_choice(document, choices, value, where)
         kinds = schema.get("type", [])
         kinds = [kinds] if isinstance(kinds, str) else kinds
-        if value is None:
-            self.assertIn("null", kinds or ["null"], where)
-        elif "object" in kinds and isinstance(value, dict):
+        # Without a type, everything is allowed.
+        self.assertTrue(not kinds or any(KINDS[kind](value) for kind in kinds), f"{where}: {value!r} is none of {kinds}")
+        self.assertIn(value, schema.get("enum", [value]), where)
+        if "object" in kinds and isinstance(value, dict):
             self.assertLessEqual(set(schema.get("required", [])), set(value), where)
             for name, member in schema.get("properties", {}).items():
                 if name in value:
@@ -325,6 +343,16 @@ class Reading(ApiCase):
             for element in value:
                 self.check(document, schema["items"], element, where)
         return None
+
+    def check_choice(self, document, choices, value, where):
+        """Checks that a value fits one of several schemas."""
+        failures = []
+        for schema in choices:
+            try:
+                return self.check(document, schema, value, where)
+            except AssertionError as failure:
+                failures.append(str(failure))
+        return self.fail(f"{where}: {value!r} fits none of the choices: {failures}")
 
 
 class Acts(ApiCase):
@@ -355,15 +383,31 @@ class Acts(ApiCase):
         self.post("/api/v1/recipients/hold", {"all": True})
         self.post("/api/v1/queues/none/pause", {}, status=404)
         run(self.server, "queue", "retry", "--all")
-        acts = await_that(
-            lambda: len(found := mail_events(self.server, "info", message="operator action")) >= 3 and found,
-            "three acts in the log", self.server,
-        )  # fmt: skip
+        acts = await_that(lambda: len(found := self.acts()) >= 3 and found, "three acts in the log", self.server)
         self.assertEqual([act.by for act in acts[:2]], ["token boss from 127.0.0.1"] * 2)
         self.assertEqual([act.result for act in acts[:2]][0], "2 recipients")
         self.assertTrue(acts[1].result.startswith("failed: no such queue"), acts[1])
         self.assertTrue(acts[0].order.startswith("hold "), acts[0])
         self.assertRegex(acts[2].by, r"^uid \d+$")
+
+    def acts(self):
+        """The logged acts, without those that set up the test."""
+        acts = mail_events(self.server, "info", message="operator action")
+        return [act for act in acts if not act.order.startswith("token-created")]
+
+    def test_the_log_has_tokens_and_those_who_read_mail(self):
+        first = self.defer_two()
+        self.assertIn(b"bob@one.test", self.get(f"/api/v1/messages/{first}/content", self.operator))
+        self.ask(f"/api/v1/messages/{first}/content", self.reader)
+        run(self.server, "queue", "show", first, "--message")
+        run(self.server, "token", "revoke", "reader")
+        acts = await_that(lambda: len(found := self.acts()) >= 3 and found, "three acts in the log", self.server)
+        self.assertEqual([act.order.split()[0] for act in acts], ["content", "content", "token-revoked"])
+        self.assertTrue(first in acts[0].order and acts[0].by.startswith("token boss "), acts[0])
+        self.assertRegex(acts[1].by + acts[2].by, r"^uid \d+uid \d+$")
+        created = mail_events(self.server, "info", message="operator action")[:2]
+        self.assertEqual([json.loads(act.order.partition(" ")[2]) for act in created],
+                         [{"name": "reader", "role": "read"}, {"name": "boss", "role": "operate"}])  # fmt: skip
 
     def test_without_a_filter_nothing_is_selected(self):
         self.defer_two()
@@ -391,6 +435,8 @@ class Acts(ApiCase):
         def is_paused():
             return {row["queue"]: row["paused"] for row in self.get("/api/v1/queues")["queues"]}["standard"]
 
+        for content in ({"all": True}, [], "x"):
+            self.assertEqual(self.post("/api/v1/queues/standard/pause", content, status=400)["status"], 400)
         self.assertEqual(self.post("/api/v1/queues/standard/pause", {}), {"done": True})
         self.assertTrue(is_paused())
         self.post("/api/v1/queues/standard/resume", {})
@@ -450,9 +496,14 @@ class Hostile(ApiCase):
             ("GET", "/api/v1/%2e%2e/%2e%2e/metrics", 200),
             ("GET", "/api/v1/%00", 400),
             ("GET", "/api/v1/queues?x=y", 400),
+            ("PUT", "/api/v1/none", 404),
+            ("OPTIONS", "/api/v1/none", 404),
         ]:
             found, fields, problem = self.ask(path, self.operator, method)
             self.assertEqual(found, status, (method, path, problem))
+            if status == 405:
+                is_act = path.startswith("/api/v1/recipients/")
+                self.assertEqual(fields["Allow"], "POST, OPTIONS" if is_act else "GET, HEAD, OPTIONS", (method, path))
             if status >= 400:
                 self.assertEqual(fields["Content-Type"], "application/problem+json", (method, path))
 

@@ -1,5 +1,6 @@
 """What operators see and do in a cluster from any of its nodes: one queue, metrics, lanes taken over by hand."""
 
+import http.client
 import json
 import subprocess
 import time
@@ -7,6 +8,7 @@ import unittest
 
 from cluster_case import ClusterCase
 from harness import await_that
+from peers.mailrace import listener
 
 _UNAVAILABLE = 69  # the exit status
 
@@ -55,6 +57,43 @@ class ClusterOperators(ClusterCase):
         explained = self.command(second, "explain", there)
         self.assertTrue(explained.startswith("# node first\n") and there in explained, explained)
         self.assertEqual([row["node"] for row in self.rows(second, "status")], ["first", "second"])
+
+    def test_the_api_acts_and_lists_on_all_nodes(self):
+        first, second = self.node("first", extra=listener("http", "api = true")), self.node("second")
+        for server in (first, second):
+            server.start()
+        self.fill(first, 3)
+        self.fill(second, 2)
+        await_that(lambda: len(self.nodes(first)) == 2, "both nodes are known", first)
+        token = self.command(first, "token", "create", "--role", "operate").splitlines()[-1]
+
+        def ask(path, content=None):
+            """The status and the content of an answer."""
+            connection = http.client.HTTPConnection("127.0.0.1", first.all_ports["http"][0], timeout=60)
+            fields = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+            body = None if content is None else json.dumps(content)
+            connection.request("GET" if content is None else "POST", f"/api/v1/{path}", body, fields)
+            answer = connection.getresponse()
+            found = answer.status, json.loads(answer.read())
+            connection.close()
+            return found
+
+        self.assertEqual([node["node"] for node in ask("cluster/nodes")[1]["nodes"]], ["first", "second"])
+        self.assertIn("owner", [lane["role"] for lane in ask("cluster/lanes")[1]["lanes"]])
+        listed = ask("cluster/recipients?limit=2")[1]["nodes"]
+        self.assertEqual([(node["node"], len(node["recipients"]), node["has_more"]) for node in listed],
+                         [("first", 2, True), ("second", 2, False)])  # fmt: skip
+        status, held = ask("recipients/hold", {"all": True})
+        counts = {node["node"]: node["recipients"] for node in held["nodes"]}
+        self.assertEqual((status, held["recipients"], counts), (200, 5, {"first": 3, "second": 2}))
+        self.assertEqual({row["state"] for row in self.rows(first, "queue", "list")}, {"held"})
+        self.assertEqual(ask("recipients/release?node=second", {"all": True})[1]["recipients"], 2)
+        self.assertEqual(ask("cluster/lanes/none/adopt", {})[0], 422)
+        second.process.kill()
+        status, held = ask("recipients/hold", {"all": True})
+        missing = {node["node"]: node for node in held["nodes"]}["second"]
+        self.assertEqual((status, missing["recipients"]), (200, None))
+        self.assertTrue(missing["error"])
 
     def test_a_node_that_does_not_answer_is_named(self):
         first, second, _ = self.start_filled()

@@ -394,11 +394,13 @@ pub struct ApiSettings {
     pub connections_max: usize,
     /// The most entries of a page.
     pub page_entries_max: usize,
+    /// Next hops with metrics of their own: those with the most recipients.
+    pub metrics_next_hops_max: usize,
 }
 
 impl Default for ApiSettings {
     fn default() -> Self {
-        ApiSettings { hosts: Vec::new(), connections_max: 64, page_entries_max: 1000 }
+        ApiSettings { hosts: Vec::new(), connections_max: 64, page_entries_max: 1000, metrics_next_hops_max: 20 }
     }
 }
 

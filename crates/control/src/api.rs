@@ -4,7 +4,7 @@
 //! | check, in this order | the client gets |
 //! |---|---|
 //! | Host names this server, an IP address, or nothing: no page of another name reaches it by the DNS | 421 |
-//! | the path, then the method | 404, 405 |
+//! | the path, then the method, of which `Allow` names those of the path | 404, 405 |
 //! | a token, unless the path needs none | 401, 429 after too many wrong ones, 503 |
 //! | the role of the token | 403 |
 //! | the content of POST is `application/json`, which pages of others cannot send unasked | 415 |
@@ -30,6 +30,7 @@ use std::sync::Arc;
 
 use mail::Networks;
 use net::{ConnectionLimiter, ConnectionLimits, TlsServer};
+use protocol::http::Method;
 use protocol::http::server::{HttpServerConfig, HttpServerLimits};
 use tokio::sync::Semaphore;
 
@@ -105,6 +106,7 @@ impl ApiListener {
         let server_config = HttpServerConfig {
             realm: REALM.into(),
             takes_content: true,
+            allowed_methods: Some(routes::allow_field),
             response_fields: RESPONSE_FIELDS,
             limits: settings.limits,
         };
@@ -125,6 +127,18 @@ impl ApiListener {
             proxy_networks,
         }
     }
+}
+
+/// For fuzzing: whether a request that was let in has content of any type that an act takes. Its path and
+/// query are read too.
+#[doc(hidden)]
+pub fn reads_request(path: &[u8], query: &[u8], content: &[u8]) -> bool {
+    for method in [Method::Get, Method::Post] {
+        // What is found is no matter.
+        let _ = routes::find(method, path);
+    }
+    query::read_as_each_type(query);
+    answer::is_content_of_any_act(content)
 }
 
 impl ApiSettings {

@@ -36,14 +36,20 @@ pub(crate) struct CertificateStatus {
     pub(crate) placeholder: bool,
 }
 
-/// A certificate that the server obtains, for `acme status`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+/// A certificate that the server obtains.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub(crate) struct AcmeCertificateRow {
+    /// Its names.
     names: Vec<String>,
+    /// Who has issued the one in use; null: none is issued yet.
     issuer: Option<String>,
+    /// When that expires (RFC 3339).
     expires: Option<String>,
+    /// When the next attempt is due (RFC 3339).
     next_attempt: String,
+    /// Attempts that have failed since the last success.
     failures: u32,
+    /// The error of the last attempt, if it has failed.
     error: Option<String>,
 }
 

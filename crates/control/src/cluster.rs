@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use serde::Serialize;
+use utoipa::ToSchema;
 
 /// The names of nodes, each with its answer, or the reason why there is none.
 pub type NodeReplies = Vec<(String, Result<Vec<u8>, String>)>;
@@ -90,7 +91,7 @@ pub struct ClusterFigures {
 }
 
 /// A lane of the cluster.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct LaneReport {
     /// Its id, which begins the ids of its messages.
     pub lane: String,
@@ -109,7 +110,7 @@ pub struct LaneReport {
 }
 
 /// A node of the cluster.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct NodeReport {
     /// Its name.
     pub node: String,

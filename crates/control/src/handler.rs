@@ -12,7 +12,7 @@ use std::io::{self, Write};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use ::load::AllowedClients;
 use dispatch::Queues;
@@ -44,13 +44,18 @@ use super::selection::{
 use super::summary::{self, RecipientTally};
 use super::summary::{DestinationStatus, NextHopStatus, QueueStatus};
 use super::tables::{self, LookupReport, TableStatus};
-use super::text::plural;
+use super::text::{SerdeAsText, plural};
 use super::trouble;
 use super::wait::unless_stopping;
 use crate::history::ServerCounters;
 use crate::metrics::{self, MetricsSnapshot, QueueMetrics, SignatureCounts};
 use crate::reload_request::{ReloadAnswer, ReloadRequest};
 use crate::{ClusterOperator, ControlParts, MessageHistory, ReportParts, SharedControlState};
+
+/// How long an act waits for room in the log.
+const AUDIT_WAIT_MAX: Duration = Duration::from_secs(5);
+/// The message of the log lines about acts.
+const OPERATOR_ACTION: &str = "operator action";
 
 /// Handles requests.
 pub struct ControlHandler {
@@ -63,6 +68,9 @@ pub struct ControlHandler {
 pub(super) enum ControlError {
     #[error("the server is stopping")]
     Stopping,
+    /// An act would be in no log.
+    #[error("nothing was done: the log has no room for a line about it; see the disk of the log, or try again")]
+    LogFull,
     #[error("invalid request: {0}")]
     InvalidRequest(#[from] InvalidRequest),
     /// The request is valid, and refused.
@@ -114,7 +122,10 @@ impl ControlHandler {
             ControlRequest::ExplainMessage { id } => self.explain_message(id.0, out)?,
             ControlRequest::Verify { address } => self.verify(&address.0, out)?,
             ControlRequest::Show { id } => message::write_message(&self.message(id.0)?, out)?,
-            ControlRequest::Content { id, from } => message::write_content(&self.stored(id.0)?.body, from, out)?,
+            ref order @ ControlRequest::Content { ref id, from } => {
+                let stored = self.logged_as_done(caller, order, || self.stored(id.0))?;
+                message::write_content(&stored.body, from, out)?;
+            }
             ControlRequest::History { id } => write_rows(&[self.history(id.0)?], out)?,
             ControlRequest::TableGet { table, key } => self.table_get(&table, &key)?.write(out)?,
             ControlRequest::TableStats { table } => write_rows(&self.table_stats(table.as_deref())?, out)?,
@@ -128,13 +139,16 @@ impl ControlHandler {
                 let nodes = self.cluster()?.nodes().map_err(ControlError::Refused)?;
                 write_rows(&nodes, out)?;
             }
-            order @ ControlRequest::ClusterDrain => self.drain_node(caller, &order)?,
+            ControlRequest::ClusterDrain => self.drain_node(caller)?,
             ControlRequest::ClusterAdopt { lane } => self.adopt_lane(caller, lane)?,
             ControlRequest::ClusterForget { target, force } => {
                 writeln!(out, "{}", self.forget_in_cluster(caller, target, force)?)?;
             }
             ControlRequest::Nodes { node, request } => {
                 write_rows(&self.ask_nodes(caller, node.as_deref(), &request)?, out)?;
+            }
+            order @ (ControlRequest::TokenCreated { .. } | ControlRequest::TokenRevoked { .. }) => {
+                self.logged_as_done(caller, &order, || Ok(()))?;
             }
             ControlRequest::Drain(request) => self.drain(caller, request)?,
             ControlRequest::Reload => write_rows(&[self.reload(caller)?], out)?,
@@ -150,7 +164,7 @@ impl ControlHandler {
         self.parts.certificates.statuses(SystemTime::now())
     }
 
-    fn acme_certificates(&self) -> ControlResult<Vec<AcmeCertificateRow>> {
+    pub(super) fn acme_certificates(&self) -> ControlResult<Vec<AcmeCertificateRow>> {
         match self.parts.certificates.acme_rows() {
             rows if rows.is_empty() => {
                 Err(ControlError::Refused("the server obtains no certificates: see [acme] in the configuration".into()))
@@ -159,9 +173,8 @@ impl ControlHandler {
         }
     }
 
-    fn renew_certificates(&self, caller: &str, name: Option<String>) -> ControlResult<usize> {
-        let named = name.clone();
-        let order = ControlRequest::AcmeRenew { name };
+    pub(super) fn renew_certificates(&self, caller: &str, name: Option<String>) -> ControlResult<usize> {
+        let order = ControlRequest::AcmeRenew { name: name.clone() };
         self.logged(
             caller,
             &order,
@@ -169,7 +182,7 @@ impl ControlHandler {
             || {
                 self.acme_certificates()?;
                 let renewer = self.parts.certificates.renewer.as_ref();
-                match renewer.map_or(0, |renewer| renewer.renew(named.as_deref())) {
+                match renewer.map_or(0, |renewer| renewer.renew(name.as_deref())) {
                     0 => Err(ControlError::Refused("the server obtains no certificate for this name".into())),
                     count => Ok(count),
                 }
@@ -182,16 +195,16 @@ impl ControlHandler {
         self.shared.cluster.as_deref().ok_or_else(none)
     }
 
-    fn drain_node(&self, caller: &str, order: &ControlRequest) -> ControlResult<()> {
+    pub(super) fn drain_node(&self, caller: &str) -> ControlResult<()> {
         let cluster = self.cluster()?;
         let drain = || {
             cluster.drain();
             Ok(())
         };
-        self.logged(caller, order, |()| "stopping".into(), drain)
+        self.logged(caller, &ControlRequest::ClusterDrain, |()| "stopping".into(), drain)
     }
 
-    fn adopt_lane(&self, caller: &str, lane: String) -> ControlResult<()> {
+    pub(super) fn adopt_lane(&self, caller: &str, lane: String) -> ControlResult<()> {
         let cluster = self.cluster()?;
         let order = ControlRequest::ClusterAdopt { lane: lane.clone() };
         let adopt = || cluster.adopt(&lane).map_err(ControlError::Refused);
@@ -371,32 +384,54 @@ impl ControlHandler {
         self.logged(caller, &order, |count| plural(*count, "recipient"), || self.apply(act, action))
     }
 
-    /// Logs who asked for a change, and its result.
+    /// Does what the log must say, and logs who asked for it and the result. If the log has no room, nothing
+    /// is done.
     fn logged<T>(
         &self,
         caller: &str,
         order: &ControlRequest,
         describe: impl FnOnce(&T) -> String,
-        change: impl FnOnce() -> ControlResult<T>,
+        act: impl FnOnce() -> ControlResult<T>,
     ) -> ControlResult<T> {
-        let result = change();
+        if !order.is_audited() {
+            return act();
+        }
+        if !self.shared.log.wait_for_room(AUDIT_WAIT_MAX) {
+            return Err(ControlError::LogFull);
+        }
+        let result = act();
+        let text = result.as_ref().map_or_else(|error| format!("failed: {error}"), describe);
+        self.log_order(LogLevel::Info, caller, order, &text);
         if order.is_change() {
             self.shared.live.overview.forget();
-            let text = result.as_ref().map_or_else(|error| format!("failed: {error}"), describe);
-            let fields: [(&'static str, &dyn std::fmt::Display); 3] =
-                [("by", &caller), ("order", order), ("result", &text)];
-            self.shared.log.event(LogLevel::Info, "operator action", &fields);
             self.shared.live.report_action(caller, &order.to_string(), &text);
         }
         result
     }
 
+    /// The same for what has no result but that it is done.
+    fn logged_as_done<T>(
+        &self,
+        caller: &str,
+        order: &ControlRequest,
+        act: impl FnOnce() -> ControlResult<T>,
+    ) -> ControlResult<T> {
+        self.logged(caller, order, |_| "done".to_owned(), act)
+    }
+
     /// Logs what somebody may not do, and why.
     pub(super) fn log_refused_order(&self, caller: &str, order: &str, reason: &str) {
-        let result = format!("refused: {reason}");
+        self.log_order(LogLevel::Warning, caller, &order, &format!("refused: {reason}"));
+    }
+
+    fn log_order(&self, level: LogLevel, caller: &str, order: &dyn std::fmt::Display, result: &str) {
         let fields: [(&'static str, &dyn std::fmt::Display); 3] =
-            [("by", &caller), ("order", &order), ("result", &result)];
-        self.shared.log.event(LogLevel::Warning, "operator action", &fields);
+            [("by", &caller), ("order", order), ("result", &result)];
+        match level {
+            LogLevel::Info => self.shared.log.audit(level, OPERATOR_ACTION, &fields),
+            // What strangers try may be dropped, so that they cannot fill the memory.
+            _ => self.shared.log.event(level, OPERATOR_ACTION, &fields),
+        }
     }
 
     fn apply(&self, act: OperatorAction, action: ActionRequest) -> ControlResult<usize> {
@@ -498,9 +533,10 @@ impl ControlHandler {
         Ok(message::details(&message_state, &self.stored(id)?, now()))
     }
 
-    /// The bytes of a message, and when it was accepted.
-    pub(super) fn message_body(&self, id: QueueId) -> ControlResult<(Body, Timestamp)> {
-        let stored = self.stored(id)?;
+    /// The bytes of a message, and when it was accepted. The log says who has read it.
+    pub(super) fn message_body(&self, caller: &str, id: QueueId) -> ControlResult<(Body, Timestamp)> {
+        let order = ControlRequest::Content { id: SerdeAsText(id), from: 0 };
+        let stored = self.logged_as_done(caller, &order, || self.stored(id))?;
         Ok((stored.body, stored.envelope.accepted_at))
     }
 
@@ -542,9 +578,9 @@ impl ControlHandler {
 
     /// All tables, or this one.
     pub(super) fn table_stats(&self, name: Option<&str>) -> ControlResult<Vec<TableStatus>> {
-        let normalized = self.parts.tables.all().filter(|(_, table)| name.is_none_or(|name| name == table.name()));
+        let tables = self.parts.tables.all().filter(|(_, table)| name.is_none_or(|name| name == table.name()));
         let rows: Vec<_> =
-            normalized.map(|(kind, table)| tables::table_status(table.name(), kind, table.stats().as_ref())).collect();
+            tables.map(|(kind, table)| tables::table_status(table.name(), kind, table.stats().as_ref())).collect();
         match name {
             Some(name) if rows.is_empty() => self.table(name).map(|_| rows),
             _ => Ok(rows),
@@ -553,17 +589,11 @@ impl ControlHandler {
 
     /// Lets a replica apply the removals that it held back.
     pub(super) fn accept_table_removals(&self, caller: &str, table: String) -> ControlResult<()> {
-        let named = table.clone();
-        let order = ControlRequest::TableAccept { table };
-        self.logged(
-            caller,
-            &order,
-            |()| "done".to_owned(),
-            || match self.table(&named)?.accept_removals() {
-                true => Ok(()),
-                false => Err(ControlError::Refused(format!("table {named:?} has no removals held back"))),
-            },
-        )
+        let order = ControlRequest::TableAccept { table: table.clone() };
+        self.logged_as_done(caller, &order, || match self.table(&table)?.accept_removals() {
+            true => Ok(()),
+            false => Err(ControlError::Refused(format!("table {table:?} has no removals held back"))),
+        })
     }
 
     fn reports(&self) -> ControlResult<&ReportParts> {
@@ -571,26 +601,20 @@ impl ControlHandler {
         self.parts.reports.as_ref().ok_or_else(refused)
     }
 
-    fn pending_reports(&self) -> ControlResult<Vec<Value>> {
+    pub(super) fn pending_reports(&self) -> ControlResult<Vec<Value>> {
         let pending = self.reports()?.operator.pending().ok_or(ControlError::Stopping)?;
         Ok(pending.iter().map(reports::summary_json).collect())
     }
 
-    fn send_reports(&self, caller: &str, domain: String) -> ControlResult<Vec<Value>> {
-        let named = domain.clone();
-        let order = ControlRequest::ReportsSend { domain };
-        self.logged(
-            caller,
-            &order,
-            |_| "done".to_owned(),
-            || {
-                let sent = self.reports()?.operator.send_now(&named).ok_or(ControlError::Stopping)?;
-                if sent.is_empty() {
-                    return Err(ControlError::Refused(format!("nothing was counted about {named:?}")));
-                }
-                Ok(sent.iter().map(reports::sent_json).collect())
-            },
-        )
+    pub(super) fn send_reports(&self, caller: &str, domain: String) -> ControlResult<Vec<Value>> {
+        let order = ControlRequest::ReportsSend { domain: domain.clone() };
+        self.logged_as_done(caller, &order, || {
+            let sent = self.reports()?.operator.send_now(&domain).ok_or(ControlError::Stopping)?;
+            if sent.is_empty() {
+                return Err(ControlError::Refused(format!("nothing was counted about {domain:?}")));
+            }
+            Ok(sent.iter().map(reports::sent_json).collect())
+        })
     }
 
     /// The main thread reloads, one request at a time.
@@ -619,7 +643,7 @@ impl ControlHandler {
 
     /// All metrics, in the Prometheus text format.
     pub(super) fn metrics(&self) -> ControlResult<String> {
-        Ok(metrics::render(&self.metrics_snapshot()?))
+        Ok(metrics::render(&self.metrics_snapshot(self.parts.metrics_next_hops_max)?))
     }
 
     /// Why the server should get no mail at present; None: it is ready.
@@ -655,14 +679,16 @@ impl ControlHandler {
         let spool = &self.parts.intake.spool;
         let accepted_at = |id| Some(spool.message(id).ok()?.envelope.accepted_at);
         let oldest = spool.first_ids().into_iter().filter_map(accepted_at).min();
-        Ok(ServerCounters::read(&self.metrics_snapshot()?, oldest, now()))
+        Ok(ServerCounters::read(&self.metrics_snapshot(0)?, oldest, now()))
     }
 
-    fn metrics_snapshot(&self) -> ControlResult<MetricsSnapshot> {
+    fn metrics_snapshot(&self, next_hops_max: usize) -> ControlResult<MetricsSnapshot> {
         Ok(MetricsSnapshot {
             sessions: self.parts.intake.connection_limiter.session_count(),
             retrieval: self.parts.retrieval.stats(),
-            queues: self.with_queues(|queues| QueueMetrics::read(queues))?,
+            queues: self.with_queues(move |queues| QueueMetrics::read(queues, next_hops_max))?,
+            listeners: self.parts.intake.listeners.counts(),
+            transports: self.shared.outcome_counters.by_transport(),
             outcomes: self.shared.outcome_counters.by_outcome(),
             relayed_by_proof: self.shared.outcome_counters.relayed_by_proof(),
             notices_dropped: self.shared.outcome_counters.notices_dropped(),
@@ -705,8 +731,8 @@ fn tally_queued_destinations(
 ) -> Result<HashMap<DestinationName, RecipientTally>, UnknownQueue> {
     let now = now();
     let mut queue_filter = QueueFilter::new(filter, queues, now)?;
-    let normalized = queues.recipient_views().filter(|entry| queue_filter.passes(entry));
-    let tallies: HashMap<DestinationId, RecipientTally> = summary::tally(normalized, now, |entry| entry.destination);
+    let selected = queues.recipient_views().filter(|entry| queue_filter.passes(entry));
+    let tallies: HashMap<DestinationId, RecipientTally> = summary::tally(selected, now, |entry| entry.destination);
     Ok(tallies.into_iter().map(|(destination, tally)| (DestinationName::of(queues, destination), tally)).collect())
 }
 

@@ -166,6 +166,8 @@ pub struct ControlParts {
     pub relaxed_durability: bool,
     /// The configuration, without secrets.
     pub config: ConfigDocument,
+    /// Next hops with metrics of their own.
+    pub metrics_next_hops_max: usize,
     /// Finds messages in the log; None: the server cannot read its log.
     pub message_log: Option<Arc<dyn MessageLog>>,
     /// What the server has chosen at its start or reload.

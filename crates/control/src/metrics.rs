@@ -1,17 +1,22 @@
-//! The metrics of the server, in the Prometheus text format. No label value comes from outside:
-//! they are names of queues, tables, access rules and disks in the configuration, or fixed words.
+//! The metrics of the server, in the Prometheus text format. Label values are names in the configuration
+//! (queues, listeners, transports, tables, access rules, disks) or fixed words, so their number is
+//! bounded. Only names of next hops come from outside, and of these only the largest have metrics.
 
 mod cluster;
+mod next_hops;
 mod openmetrics;
 mod tables;
 mod text;
+mod traffic;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use credentials::CredentialStats;
+use dispatch::TransportCounts;
 use filter::greylist::GreylistStats;
 use filter::limits::LimitStats;
+use intake::ListenerCounts;
 use load::LoadReport;
 use mail::{Histogram, TlsProof};
 use queue::{PauseTarget, Queues};
@@ -21,6 +26,7 @@ use sender_auth::reports::ReportCounters;
 use sender_auth::signing::{KeyAlgorithm, SigningCounters};
 use spool::Stats;
 
+use next_hops::NextHopSample;
 use text::MetricsText;
 
 use crate::ClusterFigures;
@@ -43,6 +49,8 @@ pub(crate) struct QueueMetrics {
     next_hops: [(&'static str, usize); 3],
     /// The lowest and the highest concurrency of a known next hop; None without any.
     concurrency: Option<(usize, usize)>,
+    /// Those with the most recipients.
+    largest_next_hops: Vec<NextHopSample>,
 }
 
 /// One queue.
@@ -57,8 +65,8 @@ struct QueueSample {
 }
 
 impl QueueMetrics {
-    /// Reads the state of the queues.
-    pub(crate) fn read<R: Clone>(queues: &Queues<R>) -> QueueMetrics {
+    /// Reads the state of the queues, and so many of their next hops.
+    pub(crate) fn read<R: Clone>(queues: &Queues<R>, next_hops_max: usize) -> QueueMetrics {
         let queue = |view: queue::QueueView<'_>| QueueSample {
             name: view.name.into(),
             recipients: [
@@ -90,6 +98,7 @@ impl QueueMetrics {
             pauses: count_pauses(queues),
             next_hops: [("known", known), ("adopted", adopted), ("dead", dead)],
             concurrency,
+            largest_next_hops: next_hops::largest(queues, next_hops_max),
         }
     }
 }
@@ -140,8 +149,12 @@ pub(crate) struct MetricsSnapshot {
     pub retrieval: RetrievalStats,
     /// The queues.
     pub queues: QueueMetrics,
+    /// What each listener has answered.
+    pub listeners: Vec<ListenerCounts>,
     /// Recipients by outcome.
     pub outcomes: [(&'static str, u64); 4],
+    /// What became of the attempts of each transport.
+    pub transports: Vec<(Box<str>, TransportCounts)>,
     /// Recipients relayed, by how the connection was protected.
     pub relayed_by_proof: [(TlsProof, u64); TlsProof::ALL.len()],
     /// Notices not sent, by `bounce.per_sender`.
@@ -194,11 +207,13 @@ pub(crate) struct MetricsSnapshot {
 pub(crate) fn render(snapshot: &MetricsSnapshot) -> String {
     let mut out = MetricsText::default();
     out.gauge("mailrace_sessions", "Open sessions of SMTP and LMTP", snapshot.sessions as u64);
+    traffic::write_listeners(&snapshot.listeners, &mut out);
     write_retrieval(&snapshot.retrieval, &mut out);
     write_queues(&snapshot.queues, &mut out);
     write_next_hops(&snapshot.queues, &mut out);
     out.family("mailrace_outcomes_total", "Recipients by outcome of an attempt", "counter");
     snapshot.outcomes.iter().for_each(|(outcome, count)| out.sample(&[("outcome", outcome)], count));
+    traffic::write_transports(&snapshot.transports, &mut out);
     let help = "Recipients relayed to other hosts, by how the connection was protected";
     out.family("mailrace_relayed_total", help, "counter");
     snapshot.relayed_by_proof.iter().for_each(|(proof, count)| out.sample(&[("tls", proof.as_str())], count));
@@ -357,6 +372,7 @@ fn write_next_hops(metrics: &QueueMetrics, out: &mut MetricsText) {
         out.sample(&[("of", "lowest")], lowest);
         out.sample(&[("of", "highest")], highest);
     }
+    next_hops::write_largest(&metrics.largest_next_hops, out);
 }
 
 fn write_load(report: &LoadReport, out: &mut MetricsText) {
@@ -479,8 +495,17 @@ mod tests {
                 backend_logins: [("ok", 6), ("refused", 7), ("unavailable", 8)],
                 backends_down: Some(9),
             },
-            queues: QueueMetrics::read(&queues),
+            queues: QueueMetrics::read(&queues, 2),
+            listeners: vec![ListenerCounts {
+                protocol: "smtp",
+                address: ([0, 0, 0, 0], 25).into(),
+                connections: 20,
+                sessions: 1,
+                recipients: [("accepted", 30), ("deferred", 2), ("refused", 3)],
+                messages: [("accepted", 10), ("deferred", 0), ("refused", 1)],
+            }],
             outcomes: OutcomeCounters::default().by_outcome(),
+            transports: vec![("smtp".into(), TransportCounts { attempts: 5, delivered: 6, deferred: 7, failed: 8 })],
             relayed_by_proof: OutcomeCounters::default().relayed_by_proof(),
             notices_dropped: 4,
             refusals: vec![("load", 2), ("disk", 0)],

@@ -39,6 +39,36 @@ pub struct NodeAnswer {
     pub error: Option<String>,
 }
 
+/// What an answer of a node amounts to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum NodeResult {
+    /// Its lines.
+    Lines(Vec<String>),
+    /// The node refuses, for this reason.
+    Refused(String),
+    /// There is no answer, or not all of it.
+    Missing(String),
+}
+
+impl NodeAnswer {
+    /// The lines of the answer, if its last line says that it is all.
+    pub(crate) fn into_result(self) -> (String, NodeResult) {
+        let NodeAnswer { node, answer, error } = self;
+        let Some(answer) = answer else {
+            return (node, NodeResult::Missing(error.unwrap_or_else(|| "the node does not answer".to_owned())));
+        };
+        let mut lines: Vec<String> = answer.lines().map(str::to_owned).collect();
+        let last = lines.pop().unwrap_or_default();
+        let result = match last.split_once(": ") {
+            _ if last == "done" => NodeResult::Lines(lines),
+            Some(("no", why)) => NodeResult::Refused(why.to_owned()),
+            Some(("failed", why)) => NodeResult::Missing(why.to_owned()),
+            _ => NodeResult::Missing("the answer of the node was cut off".to_owned()),
+        };
+        (node, result)
+    }
+}
+
 impl ControlHandler {
     /// Asks all nodes that are alive, or the named one. The answers are in the order of their names.
     pub(super) fn ask_nodes(
@@ -159,6 +189,17 @@ mod tests {
         assert_eq!(answer(16 << 10).len(), NODE_ANSWER_BYTES_MAX);
         let refused = String::from_utf8(answer((16 << 10) + 1)).unwrap();
         assert!(refused.starts_with("no: the answer is longer") && refused.ends_with('\n'), "{refused}");
+    }
+
+    #[test]
+    fn an_answer_is_complete_only_with_its_last_line() {
+        let result = |answer: &str| node_answer("a".into(), Ok(answer.into())).into_result().1;
+        assert_eq!(result("1\n2\ndone\n"), NodeResult::Lines(vec!["1".into(), "2".into()]));
+        assert_eq!(result("no: such queue\n"), NodeResult::Refused("such queue".into()));
+        assert_eq!(result("1\nfailed: stopping\n"), NodeResult::Missing("stopping".into()));
+        for text in ["", "1\n", "done: x\n"] {
+            assert!(matches!(result(text), NodeResult::Missing(_)), "{text:?}");
+        }
     }
 
     #[test]

@@ -18,6 +18,7 @@ use super::process::DrainRequest;
 use super::recipient_filter::RecipientFilter;
 use super::redirects::{EndRedirectRequest, Redirect};
 use super::text::SerdeAsText;
+use super::tokens::Role;
 
 /// A request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -163,6 +164,18 @@ pub enum ControlRequest {
         /// The request; see [`ControlRequest::is_for_nodes`].
         request: Box<ControlRequest>,
     },
+    /// Records that a token of the HTTP API was made.
+    TokenCreated {
+        /// Its name.
+        name: String,
+        /// What its owner may do.
+        role: Role,
+    },
+    /// Records that a token was revoked.
+    TokenRevoked {
+        /// Its name or id.
+        name: String,
+    },
     /// Shows metrics.
     Status,
     /// Drains the queue, and stops.
@@ -228,9 +241,17 @@ impl ControlRequest {
             | ControlRequest::Drain(_)
             | ControlRequest::ClusterAdopt { .. }
             | ControlRequest::ClusterForget { .. }
+            | ControlRequest::TokenCreated { .. }
+            | ControlRequest::TokenRevoked { .. }
             | ControlRequest::Reload => true,
             _ => false,
         }
+    }
+
+    /// Whether the log says who made it: it changes something, or it reads a message, which is private. A
+    /// message is read in chunks, of which the first one counts.
+    pub fn is_audited(&self) -> bool {
+        self.is_change() || matches!(self, ControlRequest::Content { from: 0, .. })
     }
 
     /// Whether nodes of a cluster take it from one another: it concerns their queues, and its answer is
@@ -358,6 +379,8 @@ mod tests {
                 node: Some(name()),
                 request: Box::new(ControlRequest::List(sample::filter(&["--queue", "d"]))),
             },
+            ControlRequest::TokenCreated { name: name(), role: Role::Read },
+            ControlRequest::TokenRevoked { name: name() },
             ControlRequest::ReportsShow,
             ControlRequest::ReportsSend { domain: name() },
             ControlRequest::Load,

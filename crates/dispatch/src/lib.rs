@@ -72,7 +72,7 @@ pub use local_deliverer::LocalTransport;
 use message_cache::{CachedMessage, MessageCache};
 pub use message_route::{MessageRoute, MessageRoutes, RouteChoice, RoutedRecipient, TransportTraits};
 pub use next_hop_sharing::NextHopSharing;
-pub use outcome_counters::OutcomeCounters;
+pub use outcome_counters::{OutcomeCounters, TransportCounts};
 use outcome_handler::OutcomeHandler;
 use outcome_writer::OutcomeWriter;
 use pipe_deliverer::PipeDeliverer;

@@ -1,8 +1,10 @@
 //! Counts outcomes, and what is delivered together, for the metrics.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use mail::{Histogram, HistogramRecorder, TlsProof};
+use parking_lot::Mutex;
 use queue::RecipientVerdict;
 
 /// Counts the durable outcomes of recipients.
@@ -16,6 +18,32 @@ pub struct OutcomeCounters {
     relayed_by_proof: [AtomicU64; TlsProof::ALL.len()],
     notices_dropped: AtomicU64,
     maildir_batches: HistogramRecorder,
+    /// By the name of the transport. Only the thread that logs outcomes counts here, so it does not wait.
+    transports: Mutex<BTreeMap<Box<str>, TransportCounts>>,
+}
+
+/// What became of the attempts of one transport.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TransportCounts {
+    /// Attempts, each with one or more recipients of a message.
+    pub attempts: u64,
+    /// Recipients that were delivered to, or relayed.
+    pub delivered: u64,
+    /// Recipients that were deferred.
+    pub deferred: u64,
+    /// Recipients that failed for good.
+    pub failed: u64,
+}
+
+impl TransportCounts {
+    fn count(&mut self, verdict: &RecipientVerdict) {
+        match verdict {
+            RecipientVerdict::Delivered | RecipientVerdict::Relayed { .. } => self.delivered += 1,
+            RecipientVerdict::Deferred { .. } => self.deferred += 1,
+            RecipientVerdict::Failed { .. } => self.failed += 1,
+            RecipientVerdict::Held | RecipientVerdict::Removed => {}
+        }
+    }
 }
 
 impl OutcomeCounters {
@@ -29,6 +57,23 @@ impl OutcomeCounters {
             RecipientVerdict::Held | RecipientVerdict::Removed => return,
         };
         counter.fetch_add(1, Relaxed);
+    }
+
+    /// Counts an attempt of a transport, unless its next hop was known to be dead, and the outcomes of the
+    /// recipients. Transports are those of the configurations since the start.
+    pub(crate) fn count_for_transport(&self, transport: &str, is_attempt: bool, verdicts: &[RecipientVerdict]) {
+        let mut transports = self.transports.lock();
+        let counts = match transports.get_mut(transport) {
+            Some(counts) => counts,
+            None => transports.entry(transport.into()).or_default(),
+        };
+        counts.attempts += u64::from(is_attempt);
+        verdicts.iter().for_each(|verdict| counts.count(verdict));
+    }
+
+    /// The counts of each transport that was used since the start, by name.
+    pub fn by_transport(&self) -> Vec<(Box<str>, TransportCounts)> {
+        self.transports.lock().iter().map(|(transport, counts)| (transport.clone(), *counts)).collect()
     }
 
     /// Counts recipients that were relayed over a connection with this protection.
@@ -96,9 +141,15 @@ mod tests {
             .iter()
             .chain(&[RecipientVerdict::Held, RecipientVerdict::Removed])
             .for_each(|verdict| attempts.count_outcome(verdict));
+        attempts.count_for_transport("smtp", true, &verdicts);
+        attempts.count_for_transport("smtp", false, &verdicts[1..2]);
+        attempts.count_for_transport("local", true, &verdicts[..1]);
         attempts.count_relayed(TlsProof::Dane, 2);
         let by_proof = attempts.relayed_by_proof().map(|(proof, count)| (proof.as_str(), count));
         assert_eq!(by_proof, [("clear", 0), ("encrypted", 0), ("verified", 0), ("mta-sts", 0), ("dane", 2)]);
+        let smtp = TransportCounts { attempts: 1, delivered: 2, deferred: 3, failed: 1 };
+        let local = TransportCounts { attempts: 1, delivered: 1, ..TransportCounts::default() };
+        assert_eq!(attempts.by_transport(), [("local".into(), local), ("smtp".into(), smtp)]);
         assert_eq!(attempts.by_outcome(), [("delivered", 1), ("relayed", 1), ("deferred", 2), ("failed", 1)]);
     }
 }

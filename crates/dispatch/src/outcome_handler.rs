@@ -67,6 +67,9 @@ impl OutcomeHandler {
     /// Logs outcomes that are now durable.
     pub(super) fn log_recorded(&self, attempt_outcome: &AttemptOutcome, now: Timestamp) {
         if !is_release(attempt_outcome) {
+            let is_attempt = attempt_outcome.attempt.purpose == AttemptPurpose::Deliver;
+            let transport = transport_name(attempt_outcome);
+            self.outcome_counters.count_for_transport(transport, is_attempt, &attempt_outcome.verdicts);
             attempt_outcome.verdicts.iter().for_each(|verdict| self.outcome_counters.count_outcome(verdict));
             if let Some(proof) = attempt_outcome.proof {
                 let is_relayed = |verdict: &&RecipientVerdict| matches!(verdict, RecipientVerdict::Relayed { .. });
@@ -119,6 +122,11 @@ fn is_release(attempt_outcome: &AttemptOutcome) -> bool {
     attempt_outcome.attempt.purpose == AttemptPurpose::Action(OperatorAction::Release)
 }
 
+/// The transport of the attempt; `none` if no attempt was possible.
+fn transport_name(attempt_outcome: &AttemptOutcome) -> &str {
+    attempt_outcome.attempt.route.as_ref().map_or("none", |way| way.transport_name())
+}
+
 /// The log event of one recipient.
 fn mail_event(
     attempt_outcome: &AttemptOutcome,
@@ -129,7 +137,7 @@ fn mail_event(
 ) -> Option<MailEvent> {
     let (id, delay) = (attempt_outcome.attempt.id, now.since(envelope.accepted_at));
     let (sender, recipient) = (envelope.sender.clone(), envelope.recipients.get(ordinal as usize)?.address.clone());
-    let transport = attempt_outcome.attempt.route.as_ref().map_or("none", |way| way.transport_name()).into();
+    let transport = transport_name(attempt_outcome).into();
     let relay = attempt_outcome.peer.clone();
     Some(match verdict.clone() {
         RecipientVerdict::Delivered => {

@@ -30,6 +30,7 @@
 mod body;
 mod commit_notifier;
 pub mod drop_folder;
+mod listener_counters;
 mod logins;
 mod message_check;
 mod missing_fields;
@@ -55,6 +56,7 @@ use filter::CheckChain;
 use filter::greylist::GreylistFile;
 use filter::limits::RateLimits;
 use filter::rewrite::AddressRewriter;
+use listener_counters::CountedSession;
 use load::{AllowedClients, LoadMonitorHandle, LoadRestrictions, Shortage};
 use lookup::directory::RecipientDirectory;
 use mail::{Address, EventLog, HistogramRecorder, MailEvent, Networks, OperatorLog, QuotaCheck};
@@ -64,6 +66,7 @@ use spool::Spool;
 
 pub use body::BodyMemoryBudget;
 pub use commit_notifier::CommitNotifier;
+pub use listener_counters::{ListenerCounters, ListenerCounts, ListenerMonitor};
 pub use logins::LoginPolicy;
 pub use refusals::{RefusalCounters, ResourceRefusal};
 pub use throttled_log::ThrottledLog;
@@ -95,6 +98,8 @@ pub struct IntakeContext {
     pub commit_micros: Arc<HistogramRecorder>,
     /// Counts TLS handshakes.
     pub tls_handshakes: Arc<TlsHandshakeCounters>,
+    /// Counts what each listener does.
+    pub listeners: Arc<ListenerMonitor>,
     /// Users and their credentials; None: no one can log in.
     pub logins: Option<LoginPolicy>,
     /// Clients admitted even under high load.
@@ -142,6 +147,8 @@ pub struct ListenerContext {
     pub intake: Arc<IntakeContext>,
     /// Its address, as configured.
     pub address: SocketAddr,
+    /// Counts what it does.
+    pub counters: Arc<ListenerCounters>,
     /// The protocol settings.
     pub smtp_config: Arc<Machine>,
     /// Passes commit results from the spool to this thread.
@@ -180,6 +187,8 @@ impl Default for GreetingPolicy {
 /// A client that was admitted.
 struct ClientState {
     permit: SessionPermit,
+    /// Counts the session while it is open, and its verdicts.
+    counted: CountedSession,
     trusted: bool,
     /// It must log in before it sends anything.
     must_log_in: bool,

@@ -94,6 +94,7 @@ impl Service for ListenerContext {
         let peer = SmtpPeer { address: Some(address), normalise_bare_newlines, may_relay: trusted };
         let client_state = ClientState {
             permit,
+            counted: self.counters.open_session(),
             trusted,
             must_log_in: self.must_log_in(),
             is_content_filter: self.is_content_filter(address),

@@ -82,6 +82,7 @@ impl IntakeSession {
             acceptor,
             proxy_protocol_networks: _,
             address: _,
+            counters: _,
             adds_missing_headers: completes,
             is_from_content_filter: _,
             greeting: _,
@@ -119,9 +120,17 @@ impl IntakeSession {
             SessionQuestion::Hello(name) => self.check_helo(&name).await,
             SessionQuestion::Identity(identity) => self.switch_client(&identity).await,
             SessionQuestion::Mail(request) => self.begin_transaction(request).await,
-            SessionQuestion::Recipient(request) => Box::pin(self.add_recipient(request)).await,
+            SessionQuestion::Recipient(request) => {
+                let added = Box::pin(self.add_recipient(request)).await;
+                self.client.counted.count_recipient(added.as_ref().err());
+                added
+            }
             SessionQuestion::Data => Box::pin(self.begin_body()).await,
-            SessionQuestion::Message(end) => return SessionAnswer::Done(Box::pin(self.commit_message(end)).await),
+            SessionQuestion::Message(end) => {
+                let reply = Box::pin(self.commit_message(end)).await;
+                self.client.counted.count_message(Some(&reply).filter(|reply| !reply.is_success()));
+                return SessionAnswer::Done(reply);
+            }
             SessionQuestion::Login(request) => {
                 // The result of an earlier proof would have been reported by now.
                 self.proof = None;

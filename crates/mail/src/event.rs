@@ -205,6 +205,17 @@ pub trait ServerLog: EventLog {
     /// Writes a line about the server itself, under the rules of [`EventLog::write`].
     fn event(&self, level: LogLevel, text: &str, fields: &[(&'static str, &dyn Display)]);
 
+    /// Waits until a line has room, at most for this time; false: it has none. Ask before an act whose line
+    /// must not be lost.
+    fn wait_for_room(&self, _longest: Duration) -> bool {
+        true
+    }
+
+    /// Writes a line about an act of an operator: there is always room for it, since acts are few.
+    fn audit(&self, level: LogLevel, text: &str, fields: &[(&'static str, &dyn Display)]) {
+        self.event(level, text, fields);
+    }
+
     /// The lines lost so far, for lack of memory or because the target failed.
     fn lines_dropped(&self) -> u64;
 }

@@ -67,6 +67,15 @@ pub fn print_queue(config: &Config, args: &QueueListArgs) -> anyhow::Result<()> 
     })
 }
 
+/// Has the server log what was done without it.
+///
+/// # Errors
+///
+/// The server does not run, or cannot log it.
+pub fn record(config: &Config, change: &ControlRequest) -> anyhow::Result<()> {
+    request_text(&config.admin.socket, change).map(drop)
+}
+
 /// The rows of an answer, a line each.
 pub(super) fn rows<T: DeserializeOwned>(answer: &str) -> Result<Vec<T>, serde_json::Error> {
     answer.lines().map(serde_json::from_str).collect()

@@ -541,6 +541,7 @@ pub fn control_parts(
         relaxed_durability: config.spool.durability != spool::Durability::Commit,
         config: ConfigDocument { source: loaded.source.to_string(), text: config::without_secrets(&loaded.text) },
         message_log: message_log::of(&config.log),
+        metrics_next_hops_max: config.api.metrics_next_hops_max,
         chosen: Vec::new(),
         signatures: None,
         srs: None,

@@ -109,9 +109,11 @@ impl SessionParts<'_> {
             limits: config.limits.session.clone(),
         });
         let acceptor = self.acceptor();
+        let counters = self.intake.listeners.of_listener(listener.protocol.name(), listener.address);
         let service = |commit_notifier: &CommitNotifier| ListenerContext {
             intake: self.intake.clone(),
             address: listener.address,
+            counters: counters.clone(),
             smtp_config: smtp_config.clone(),
             commit_notifier: commit_notifier.clone(),
             acceptor: acceptor.clone(),

@@ -7,11 +7,13 @@ use std::time::SystemTime;
 use anyhow::Context;
 use config::Config;
 use control::columns::{Align, ColumnTable};
+use control::request::ControlRequest;
 use control::tokens::{RANDOM_OCTETS, StoredToken, TokenFile};
 use mail::Timestamp;
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::cli::{TokenCreateArgs, TokenListArgs};
+use crate::control_client;
 use crate::exit::{self, ExitError};
 use crate::output::output;
 use crate::stderr::print_stderr;
@@ -34,6 +36,7 @@ pub fn create(config: &Config, args: &TokenCreateArgs) -> anyhow::Result<()> {
     if !config.listeners.iter().any(|listener| listener.api) {
         print_stderr("mailrace: no listener has api = true: nobody answers to this token yet");
     }
+    log_change(config, &ControlRequest::TokenCreated { name: name.clone(), role: args.role });
     print_stderr(format_args!("mailrace: the token {name} has the role {}; it is shown only now", args.role.name()));
     Ok(writeln!(output(), "{text}")?)
 }
@@ -80,8 +83,18 @@ pub fn list(config: &Config, args: &TokenListArgs) -> anyhow::Result<()> {
 pub fn revoke(config: &Config, name: &str) -> anyhow::Result<()> {
     let file = TokenFile::in_data_dir(&config.data_dir);
     match file.remove(name).with_context(|| in_file(&file))? {
-        true => Ok(()),
+        true => {
+            log_change(config, &ControlRequest::TokenRevoked { name: name.to_owned() });
+            Ok(())
+        }
         false => Err(ExitError { code: exit::NEGATIVE, text: format!("no token has the name or ID {name:?}") }.into()),
+    }
+}
+
+/// Has the running server log who has changed a token. The change itself needs no server.
+fn log_change(config: &Config, change: &ControlRequest) {
+    if let Err(error) = control_client::record(config, change) {
+        print_stderr(format_args!("mailrace: the log of the server has no line about this: {error}"));
     }
 }
 

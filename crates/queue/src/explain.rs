@@ -1,5 +1,6 @@
 //! Listings, and the reasons why a destination waits. Read-only views.
 
+use std::collections::HashMap;
 use std::ops::Range;
 
 use mail::{QueueId, Timestamp};
@@ -40,7 +41,39 @@ impl<R: Clone> Queues<R> {
 
     /// All known next hops, including recently used ones.
     pub fn next_hop_views(&self) -> impl Iterator<Item = NextHopView<'_>> {
-        self.hops.iter().map(|(number, hop)| NextHopView {
+        self.hops.iter().map(|(number, hop)| self.next_hop_view(number, hop))
+    }
+
+    /// At most `limit` next hops with the most recipients, queued or in flight, and how many each has;
+    /// by number and then by name. One pass over the destinations.
+    pub fn largest_next_hops(&self, limit: usize) -> Vec<(NextHopView<'_>, usize)> {
+        if limit == 0 {
+            return Vec::new();
+        }
+        let mut recipients: HashMap<u32, usize> = HashMap::new();
+        for (destination, _, _, count) in self.destinations.occupied() {
+            let state = self.destinations.state(destination);
+            if state.is_routed {
+                *recipients.entry(state.hop).or_default() += count;
+            }
+        }
+        let mut largest: Vec<_> = recipients
+            .into_iter()
+            .filter_map(|(number, count)| Some((number, self.hops.known(number)?, count)))
+            .collect();
+        let order = |one: &(u32, &NextHopState, usize), other: &(u32, &NextHopState, usize)| {
+            other.2.cmp(&one.2).then_with(|| one.1.name.cmp(&other.1.name))
+        };
+        if largest.len() > limit {
+            largest.select_nth_unstable_by(limit, order);
+            largest.truncate(limit);
+        }
+        largest.sort_unstable_by(order);
+        largest.into_iter().map(|(number, hop, count)| (self.next_hop_view(number, hop), count)).collect()
+    }
+
+    fn next_hop_view<'a>(&'a self, number: u32, hop: &'a NextHopState) -> NextHopView<'a> {
+        NextHopView {
             number: NextHopId(number),
             name: &hop.name,
             destinations: hop.destinations as usize,
@@ -54,7 +87,7 @@ impl<R: Clone> Queues<R> {
             probe_at: hop.probe_at(),
             rate_free_at: hop.rate_free_at(self.last_now),
             error: hop.error.as_ref(),
-        })
+        }
     }
 
     /// All destinations with recipients, in no order.

@@ -2,7 +2,8 @@
 //!
 //! Logging never blocks and never waits for the disk: [`Log`] keeps the line in memory, and a
 //! thread takes all gathered lines, formats them and writes them together. Lines that do not fit
-//! are dropped and counted, and the count is logged when there is room again. If the target fails,
+//! are dropped and counted, and the count is logged when there is room again. Only an act of an operator
+//! waits for room before it begins, and its line is never dropped for lack of it. If the target fails,
 //! the lines of that write are lost and counted too; the server never stops because of its log. A
 //! renamed file is written to until [`Log::reopen`].
 //!
@@ -72,6 +73,7 @@ impl Log {
         let shared = Arc::new(LogShared {
             state: Mutex::default(),
             arrived: Condvar::new(),
+            taken: Condvar::new(),
             lines_max,
             dropped: AtomicU64::new(0),
             observer: OnceLock::new(),
@@ -128,6 +130,15 @@ impl ServerLog for Log {
         self.shared.push(line, self.shared.lines_max.saturating_add(EVENTS_RESERVED));
     }
 
+    fn wait_for_room(&self, longest: Duration) -> bool {
+        self.shared.wait_for_room(longest)
+    }
+
+    fn audit(&self, level: LogLevel, text: &str, fields: &[(&'static str, &dyn Display)]) {
+        let fields = fields.iter().map(|(name, value)| (*name, value.to_string())).collect();
+        self.shared.push(LogEntry::Server { level, text: text.to_owned(), fields }, usize::MAX);
+    }
+
     fn lines_dropped(&self) -> u64 {
         self.shared.dropped.load(Ordering::Relaxed)
     }
@@ -149,6 +160,8 @@ fn append(path: &Path) -> io::Result<File> {
 struct LogShared {
     state: Mutex<LogState>,
     arrived: Condvar,
+    /// The thread has taken the lines.
+    taken: Condvar,
     lines_max: usize,
     dropped: AtomicU64,
     observer: OnceLock<Arc<dyn LogObserver>>,
@@ -189,10 +202,19 @@ impl LogShared {
             self.arrived.wait(&mut state);
         }
         std::mem::swap(&mut state.lines, lines);
+        self.taken.notify_all();
         if let Some(new) = state.target.take() {
             *target = new;
         }
         !(state.closed && lines.is_empty())
+    }
+
+    /// Waits for room for one more line, at most for this time.
+    fn wait_for_room(&self, longest: Duration) -> bool {
+        let mut state = self.state.lock();
+        let is_full = |state: &mut LogState| !state.closed && state.lines.len() >= self.lines_max;
+        self.taken.wait_while_for(&mut state, is_full, longest);
+        !state.closed && state.lines.len() < self.lines_max
     }
 
     /// Waits for more lines; ends early when the log is closed.
@@ -390,6 +412,28 @@ mod tests {
         assert!(text.contains("info message=stop"), "{text}");
         assert_eq!(text.matches("warning message=\"log lines were dropped\" lines=5\n").count(), 1, "{text}");
         assert_eq!(text.lines().count(), 13, "{text}");
+    }
+
+    #[test]
+    fn an_act_waits_for_room_and_its_line_is_not_dropped() {
+        // Declared first and so dropped last: if the test fails, the thread finds its permit gone
+        // and ends.
+        let log;
+        let (entered, writes) = mpsc::channel();
+        let (permit, permits) = mpsc::channel();
+        let kept = MemoryTarget::default();
+        log = Log::start(Box::new(GatedTarget { entered, permits, kept: kept.clone() }), LogFormat::Text, 1).unwrap();
+        log.write(fact());
+        writes.recv().unwrap();
+        assert!(log.wait_for_room(Duration::ZERO));
+        log.write(fact());
+        assert!(!log.wait_for_room(Duration::from_millis(1)));
+        log.audit(LogLevel::Info, "act", &[]);
+        assert_eq!(log.lines_dropped(), 0);
+        drop(permit);
+        assert!(log.wait_for_room(Duration::from_secs(10)));
+        log.close();
+        assert!(kept.text().contains("info message=act") && !log.wait_for_room(Duration::ZERO), "{}", kept.text());
     }
 
     #[test]

@@ -93,6 +93,7 @@ pub(super) fn api(document: &mut Section<'_, '_>) -> ApiSettings {
         hosts: s.list("hosts", &value_kind::HOST).map_or(defaults.hosts, unspanned),
         connections_max: s.take_or("connections", &ValueKind::COUNT, defaults.connections_max),
         page_entries_max: s.take_or("page", &ValueKind::COUNT, defaults.page_entries_max),
+        metrics_next_hops_max: s.take_or("next_hop_metrics", &ValueKind::COUNT_OR_ZERO, defaults.metrics_next_hops_max),
     }
 }
 

@@ -1,6 +1,8 @@
 //! Answers requests that were let in, from the functions of the control socket. This may wait for the
 //! scheduler, the disk, the directory and the DNS, so it runs on a thread that may.
 
+mod node_answers;
+
 use mail::{Body, QueueId, Timestamp};
 use protocol::http::server::ErrorStatus;
 use queue::OperatorAction;
@@ -12,12 +14,13 @@ use super::openapi;
 use super::page_file::{self, PageFile};
 use super::query::{
     DestinationOrder, DestinationQuery, EventQuery, ExplainQuery, HistoryQuery, KeyQuery, LogLines, NextHopOrder,
-    NextHopQuery, Query,
+    NextHopQuery, NodeQuery, Query,
 };
 use super::routes::{OPENMETRICS, Operation, PLAIN_TEXT};
 use super::types::{
-    ActDone, ActRequest, ActResult, Explanation, LaneList, OverviewAnswer, PauseList, ProblemDocument, QueueList,
-    RedirectList, ReloadResult, ServerStatus, TableList,
+    AcmeCertificateList, ActDone, ActRequest, ActResult, Explanation, LaneList, OverviewAnswer, PauseList,
+    ProblemDocument, QueueList, RedirectList, ReloadResult, RenewRequest, RenewResult, ReportList, SendReportsRequest,
+    ServerStatus, TableList,
 };
 use crate::ReloadAnswer;
 use crate::adaptive_text;
@@ -26,8 +29,9 @@ use crate::live::{EventReader, READERS_MAX};
 use crate::metrics;
 use crate::pages::{DestinationPage, NextHopPage, PageRequest};
 use crate::pauses::{PauseRequest, PausedName, ResumeRequest};
-use crate::process::ConfigText;
-use crate::request::ActionRequest;
+use crate::process::{ConfigText, DrainRequest};
+use crate::redirects::{EndRedirectRequest, Redirect};
+use crate::request::{ActionRequest, ControlRequest};
 use crate::text::SerdeAsText;
 use crate::tokens::Role;
 
@@ -40,8 +44,8 @@ pub(super) struct ApiRequest {
     /// The segments of the path in place of those in braces.
     pub(super) names: Vec<String>,
     pub(super) query: Query,
-    /// The content, if the path takes any.
-    pub(super) content: Option<Vec<u8>>,
+    /// The content, as received.
+    pub(super) content: Vec<u8>,
     /// Who made it, for the log.
     pub(super) caller: String,
     /// Whether the caller may operate the server.
@@ -73,11 +77,13 @@ pub(super) struct Problem {
     pub(super) status: ErrorStatus,
     /// What happened in this case, for the client.
     pub(super) detail: String,
+    /// Fields of the response that only this case has, each with its CRLF.
+    pub(super) fields: &'static str,
 }
 
 impl Problem {
     pub(super) fn new(status: ErrorStatus, detail: impl Into<String>) -> Problem {
-        Problem { status, detail: detail.into() }
+        Problem { status, detail: detail.into(), fields: "" }
     }
 
     /// The document.
@@ -101,7 +107,7 @@ impl From<ControlError> for Problem {
             ControlError::NotFound(_) => ErrorStatus::NotFound,
             ControlError::Refused(_) => ErrorStatus::UnprocessableContent,
             ControlError::InvalidRequest(_) => ErrorStatus::BadRequest,
-            ControlError::Stopping | ControlError::Io(_) => ErrorStatus::Unavailable,
+            ControlError::Stopping | ControlError::LogFull | ControlError::Io(_) => ErrorStatus::Unavailable,
         };
         Problem::new(status, error.to_string())
     }
@@ -111,8 +117,7 @@ impl From<ControlError> for Problem {
 pub(super) fn answer(handler: &ControlHandler, request: ApiRequest) -> Result<ApiAnswer, Problem> {
     let ApiRequest { operation, names, query, content, caller, is_operator, page_entries_max } = request;
     let name = names.into_iter().next().unwrap_or_default();
-    let content = content.unwrap_or_default();
-    let act = |act| apply(handler, &caller, act, &content);
+    let act_on = |act, query| apply(handler, &caller, act, query, &content);
     match operation {
         Operation::Health => Ok(text(PLAIN_TEXT, "ok\n")),
         Operation::Readiness => match handler.unreadiness() {
@@ -146,28 +151,21 @@ pub(super) fn answer(handler: &ControlHandler, request: ApiRequest) -> Result<Ap
         Operation::Page(file) => Ok(text(file.content_type(), file.text())),
         Operation::PageModule => page_module(&name),
         Operation::Recipients => recipients(handler, query, page_entries_max),
-        Operation::Hold => act(OperatorAction::Hold),
-        Operation::Release => act(OperatorAction::Release),
-        Operation::Retry => act(OperatorAction::Retry),
-        Operation::Remove => act(OperatorAction::Remove),
-        Operation::Bounce => act(OperatorAction::Bounce),
+        Operation::Hold => act_on(OperatorAction::Hold, query),
+        Operation::Release => act_on(OperatorAction::Release, query),
+        Operation::Retry => act_on(OperatorAction::Retry, query),
+        Operation::Remove => act_on(OperatorAction::Remove, query),
+        Operation::Bounce => act_on(OperatorAction::Bounce, query),
         Operation::Message => json(&handler.message(queue_id(&name)?)?),
         Operation::Content => {
-            let (body, accepted_at) = handler.message_body(queue_id(&name)?)?;
+            let (body, accepted_at) = handler.message_body(&caller, queue_id(&name)?)?;
             Ok(ApiAnswer::Content { id: name, body, accepted_at })
         }
         Operation::ExplainAddress => explain_address(handler, query.read().map_err(bad_request)?),
-        Operation::ExplainMessage => {
-            let mut lines = Vec::new();
-            handler.explain_message(queue_id(&name)?, &mut lines)?;
-            explanation(&lines)
-        }
+        Operation::ExplainMessage => explain_message(handler, queue_id(&name)?),
         Operation::MessageHistory => json(&handler.history(queue_id(&name)?)?),
         Operation::Config => json(handler.config_document()),
-        Operation::CheckConfig => {
-            let ConfigText { text } = read_content(&content)?;
-            json(&handler.check_config(&text))
-        }
+        Operation::CheckConfig => check_config(handler, &content),
         Operation::Drain => done(handler.drain(&caller, read_content(&content)?)),
         Operation::Tables => json(&TableList { tables: handler.table_stats(None)? }),
         Operation::TableLookup => {
@@ -176,6 +174,13 @@ pub(super) fn answer(handler: &ControlHandler, request: ApiRequest) -> Result<Ap
         }
         Operation::AcceptRemovals => done(handler.accept_table_removals(&caller, name)),
         Operation::Reload => reload(handler.reload(&caller)?),
+        Operation::Cluster(operation) => {
+            node_answers::answer(handler, operation, &caller, name, query, page_entries_max)
+        }
+        Operation::AcmeStatus => json(&AcmeCertificateList { certificates: handler.acme_certificates()? }),
+        Operation::RenewCertificates => renew_certificates(handler, &caller, &content),
+        Operation::Reports => json(&ReportList { reports: handler.pending_reports()? }),
+        Operation::SendReports => send_reports(handler, &caller, &content),
     }
 }
 
@@ -266,13 +271,42 @@ fn page_limit(limit: Option<SerdeAsText<u32>>, page_entries_max: usize) -> usize
     (limit.max(1) as usize).min(page_entries_max)
 }
 
-fn apply(handler: &ControlHandler, caller: &str, act: OperatorAction, content: &[u8]) -> Result<ApiAnswer, Problem> {
+fn check_config(handler: &ControlHandler, content: &[u8]) -> Result<ApiAnswer, Problem> {
+    let ConfigText { text } = read_content(content)?;
+    json(&handler.check_config(&text))
+}
+
+fn renew_certificates(handler: &ControlHandler, caller: &str, content: &[u8]) -> Result<ApiAnswer, Problem> {
+    let RenewRequest { name } = read_content(content)?;
+    json(&RenewResult { certificates: handler.renew_certificates(caller, name)? })
+}
+
+fn send_reports(handler: &ControlHandler, caller: &str, content: &[u8]) -> Result<ApiAnswer, Problem> {
+    let SendReportsRequest { domain } = read_content(content)?;
+    json(&ReportList { reports: handler.send_reports(caller, domain)? })
+}
+
+/// Acts on all nodes of the cluster, or on the one that the query names.
+fn apply(
+    handler: &ControlHandler,
+    caller: &str,
+    act: OperatorAction,
+    query: Query,
+    content: &[u8],
+) -> Result<ApiAnswer, Problem> {
+    let NodeQuery { node } = query.read().map_err(bad_request)?;
     let ActRequest { filter, all, dry_run } = read_content(content)?;
     if filter.is_empty() != all {
         let detail = "expected either a filter that is not empty, or \"all\": true";
         return Err(Problem::new(ErrorStatus::UnprocessableContent, detail));
     }
-    json(&ActResult { recipients: handler.act(caller, act, ActionRequest { filter, dry_run })? })
+    let action = ActionRequest { filter, dry_run };
+    if node.is_none() && handler.shared.cluster.is_none() {
+        return json(&ActResult { recipients: handler.act(caller, act, action)?, nodes: None });
+    }
+    let answers = handler.ask_nodes(caller, node.as_deref(), &ControlRequest::action(act, action))?;
+    let nodes = node_answers::act_results(answers)?;
+    json(&ActResult { recipients: nodes.iter().filter_map(|node| node.recipients).sum(), nodes: Some(nodes) })
 }
 
 /// The content as a type. Derived code would accept an array too.
@@ -280,6 +314,35 @@ fn read_content<T: DeserializeOwned>(content: &[u8]) -> Result<T, Problem> {
     let invalid = |error: serde_json::Error| bad_request(format!("invalid content: {error}"));
     let members: Map<String, Value> = serde_json::from_slice(content).map_err(invalid)?;
     serde_json::from_value(Value::Object(members)).map_err(invalid)
+}
+
+/// For fuzzing: reads content as all types.
+pub(super) fn is_content_of_any_act(content: &[u8]) -> bool {
+    let types = [
+        read_content::<ActRequest>(content).is_ok(),
+        read_content::<PauseRequest>(content).is_ok(),
+        read_content::<ResumeRequest>(content).is_ok(),
+        read_content::<Redirect>(content).is_ok(),
+        read_content::<EndRedirectRequest>(content).is_ok(),
+        read_content::<ConfigText>(content).is_ok(),
+        read_content::<DrainRequest>(content).is_ok(),
+        read_content::<RenewRequest>(content).is_ok(),
+        read_content::<SendReportsRequest>(content).is_ok(),
+    ];
+    types.contains(&true)
+}
+
+/// Refuses content where the path takes none but `{}`: what the client means by it would not be done.
+pub(super) fn expect_no_members(content: &[u8]) -> Result<(), Problem> {
+    if content.is_empty() {
+        return Ok(());
+    }
+    let invalid = |error: serde_json::Error| bad_request(format!("invalid content: {error}"));
+    let members: Map<String, Value> = serde_json::from_slice(content).map_err(invalid)?;
+    match members.keys().next() {
+        None => Ok(()),
+        Some(name) => Err(bad_request(format!("unknown member {name:?}: this path takes none"))),
+    }
 }
 
 fn explain_address(handler: &ControlHandler, query: ExplainQuery) -> Result<ApiAnswer, Problem> {
@@ -290,6 +353,12 @@ fn explain_address(handler: &ControlHandler, query: ExplainQuery) -> Result<ApiA
     let client = client.map(|client| (client, helo.as_deref()));
     let mut lines = Vec::new();
     handler.explain_address(&address.0, sender.map(|sender| sender.0), client, &mut lines)?;
+    explanation(&lines)
+}
+
+fn explain_message(handler: &ControlHandler, id: QueueId) -> Result<ApiAnswer, Problem> {
+    let mut lines = Vec::new();
+    handler.explain_message(id, &mut lines)?;
     explanation(&lines)
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 use protocol::http::Method;
+use protocol::http::server::ErrorStatus;
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 use utoipa::openapi::RefOr;
@@ -64,7 +65,8 @@ fn operation(route: &Route) -> Value {
         let schema = reference(content);
         members["requestBody"] = json!({ "required": true, "content": { "application/json": { "schema": schema } } });
     } else if route.method == Method::Post {
-        members["requestBody"] = json!({ "content": { "application/json": { "schema": { "type": "object" } } } });
+        let nothing = json!({ "type": "object", "additionalProperties": false });
+        members["requestBody"] = json!({ "required": true, "content": { "application/json": { "schema": nothing } } });
     }
     members
 }
@@ -110,6 +112,8 @@ fn without_null(mut schema: Value) -> Value {
     schema
 }
 
+/// Each status that a request of this path can get: there is no `default`, so that a status which is
+/// missing here is a defect.
 fn responses(route: &Route) -> Value {
     let content = match route.answer {
         AnswerType::Json(answer) => json!({ "application/json": { "schema": reference(answer) } }),
@@ -118,11 +122,70 @@ fn responses(route: &Route) -> Value {
         AnswerType::Message => json!({ "message/rfc822": {} }),
         AnswerType::Events => json!({ EVENT_STREAM: { "schema": { "type": "string" } } }),
     };
-    let problem = json!({ "application/problem+json": { "schema": reference(PROBLEM) } });
-    json!({
-        "200": { "description": "Success", "content": content },
-        "default": { "description": "A problem (RFC 9457)", "content": problem },
-    })
+    let mut responses = Map::new();
+    responses.insert("200".to_owned(), json!({ "description": "Success", "content": content }));
+    if matches!(route.answer, AnswerType::Message) {
+        let parts = json!({ "message/rfc822": {}, "multipart/byteranges": {} });
+        responses.insert("206".to_owned(), json!({ "description": "The ranges asked for", "content": parts }));
+        responses.insert("304".to_owned(), json!({ "description": "The client has it already" }));
+        responses.insert("416".to_owned(), problem("Range Not Satisfiable"));
+    }
+    for status in problem_statuses(route) {
+        let (code, phrase) = status.text().split_once(' ').unwrap_or_default();
+        let mut response = problem(phrase);
+        if let Some(field) = field_of(status) {
+            response["headers"] = json!({ field: { "required": true, "schema": { "type": "string" } } });
+        }
+        responses.insert(code.to_owned(), response);
+    }
+    Value::Object(responses)
+}
+
+/// A problem with this phrase.
+fn problem(phrase: &str) -> Value {
+    let content = json!({ "application/problem+json": { "schema": reference(PROBLEM) } });
+    json!({ "description": format!("{phrase}: a problem (RFC 9457)"), "content": content })
+}
+
+/// The errors that requests of a path can get, whatever their reason: the protocol, the checks before the
+/// answer, or the answer itself.
+fn problem_statuses(route: &Route) -> Vec<ErrorStatus> {
+    let mut statuses = ANY_REQUEST.to_vec();
+    if route.role.is_some() {
+        statuses.extend([ErrorStatus::Unauthorized, ErrorStatus::Forbidden, ErrorStatus::TooManyRequests]);
+    }
+    if route.method == Method::Post {
+        statuses.push(ErrorStatus::UnsupportedMediaType);
+    }
+    if matches!(route.answer, AnswerType::Message) {
+        statuses.push(ErrorStatus::PreconditionFailed);
+    }
+    statuses.extend(route.operation.problems());
+    statuses
+}
+
+/// What any request can get.
+const ANY_REQUEST: [ErrorStatus; 10] = [
+    ErrorStatus::BadRequest,
+    ErrorStatus::MethodNotAllowed,
+    ErrorStatus::RequestTimeout,
+    ErrorStatus::ContentTooLarge,
+    ErrorStatus::ExpectationFailed,
+    ErrorStatus::MisdirectedRequest,
+    ErrorStatus::HeadTooLarge,
+    ErrorStatus::NotImplemented,
+    ErrorStatus::Unavailable,
+    ErrorStatus::VersionNotSupported,
+];
+
+/// The field that all responses with a status have.
+fn field_of(status: ErrorStatus) -> Option<&'static str> {
+    match status {
+        ErrorStatus::Unauthorized => Some("WWW-Authenticate"),
+        ErrorStatus::MethodNotAllowed => Some("Allow"),
+        ErrorStatus::TooManyRequests => Some("Retry-After"),
+        _ => None,
+    }
 }
 
 const PROBLEM: JsonType =
@@ -162,10 +225,37 @@ fn remove_defaults(schema: &mut Value) {
     match schema {
         Value::Object(members) => {
             members.remove("default");
+            join_description(members);
+            close_variants(members);
             members.values_mut().for_each(remove_defaults);
         }
         Value::Array(elements) => elements.iter_mut().for_each(remove_defaults),
         _ => {}
+    }
+}
+
+/// A type and the comment of a member that has it come as two parts, of which the second would allow nothing
+/// but objects.
+fn join_description(members: &mut Map<String, Value>) {
+    let Some([inner, comment]) = members.get("allOf").and_then(Value::as_array).map(Vec::as_slice) else { return };
+    if comment.get("properties").is_some() || comment.get("description").is_none() {
+        return;
+    }
+    let (mut joined, description) = (inner.clone(), comment["description"].clone());
+    if let Some(inner) = joined.as_object_mut() {
+        inner.insert("description".to_owned(), description);
+        members.remove("allOf");
+        members.append(inner);
+    }
+}
+
+/// A variant that is an object has exactly one member.
+fn close_variants(members: &mut Map<String, Value>) {
+    let Some(Value::Array(variants)) = members.get_mut("oneOf") else { return };
+    for variant in variants.iter_mut().filter_map(Value::as_object_mut) {
+        if variant.contains_key("properties") {
+            variant.insert("additionalProperties".to_owned(), false.into());
+        }
     }
 }
 
@@ -210,5 +300,18 @@ mod tests {
             }
         }
         assert_eq!(operations.len(), ROUTES.len());
+    }
+
+    #[test]
+    fn every_status_is_listed_with_its_operation() {
+        let document: Value = serde_json::from_slice(&DOCUMENT).unwrap();
+        let mut lines = Vec::new();
+        for (path, operations) in document["paths"].as_object().unwrap() {
+            for (method, operation) in operations.as_object().unwrap() {
+                let statuses: Vec<_> = operation["responses"].as_object().unwrap().keys().cloned().collect();
+                lines.push(format!("{method} {path}: {}", statuses.join(" ")));
+            }
+        }
+        insta::assert_snapshot!("openapi_statuses", lines.join("\n"));
     }
 }

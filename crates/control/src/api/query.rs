@@ -22,10 +22,19 @@ const MEMBERS_MAX: usize = 1000;
 #[serde(default, deny_unknown_fields)]
 pub(super) struct PageQuery {
     /// The most entries of the page. The configuration limits it (`page` in `[api]`).
-    #[schema(value_type = Option<u32>)]
+    #[schema(value_type = Option<i64>, minimum = 0, maximum = 4_294_967_295_i64)]
     pub(super) limit: Option<SerdeAsText<u32>>,
     /// `next` of the page before.
     pub(super) cursor: Option<String>,
+}
+
+/// How much of a list is wanted.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct LimitQuery {
+    /// The most entries of a list. The configuration limits it (`page` in `[api]`).
+    #[schema(value_type = Option<i64>, minimum = 0, maximum = 4_294_967_295_i64)]
+    pub(super) limit: Option<SerdeAsText<u32>>,
 }
 
 /// A page of next hops, and their order.
@@ -33,7 +42,7 @@ pub(super) struct PageQuery {
 #[serde(default, deny_unknown_fields)]
 pub(super) struct NextHopQuery {
     /// The most entries of the page. The configuration limits it (`page` in `[api]`).
-    #[schema(value_type = Option<u32>)]
+    #[schema(value_type = Option<i64>, minimum = 0, maximum = 4_294_967_295_i64)]
     pub(super) limit: Option<SerdeAsText<u32>>,
     /// `next` of the page before. Only by name.
     pub(super) cursor: Option<String>,
@@ -58,7 +67,7 @@ pub(super) enum NextHopOrder {
 #[serde(default, deny_unknown_fields)]
 pub(super) struct DestinationQuery {
     /// The most entries of the page. The configuration limits it (`page` in `[api]`).
-    #[schema(value_type = Option<u32>)]
+    #[schema(value_type = Option<i64>, minimum = 0, maximum = 4_294_967_295_i64)]
     pub(super) limit: Option<SerdeAsText<u32>>,
     /// `next` of the page before. Only by name.
     pub(super) cursor: Option<String>,
@@ -124,6 +133,14 @@ pub(super) struct ExplainQuery {
     pub(super) helo: Option<String>,
 }
 
+/// The nodes of a cluster that a request is for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct NodeQuery {
+    /// The only node, in a cluster; all if it is missing.
+    pub(super) node: Option<String>,
+}
+
 /// The key that is looked up.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -154,7 +171,11 @@ impl Query {
 
     /// Takes the parameters of a page out of the others.
     pub(super) fn take_page(&mut self) -> Result<PageQuery, String> {
-        let names = ["limit", "cursor"];
+        self.take(&["limit", "cursor"])
+    }
+
+    /// Takes these parameters out of the others.
+    pub(super) fn take<T: DeserializeOwned>(&mut self, names: &[&str]) -> Result<T, String> {
         let own = names.iter().filter_map(|name| self.0.remove_entry(*name));
         Query(own.collect()).read()
     }
@@ -171,6 +192,18 @@ impl Query {
             Some(name) => Err(format!("unknown parameter {name:?}: this path takes none")),
         }
     }
+}
+
+/// For fuzzing: reads a query as all types, whatever comes of it.
+pub(super) fn read_as_each_type(query: &[u8]) {
+    let Ok(query) = Query::parse(query) else { return };
+    let _ = query.clone().take_page();
+    let _ = query.clone().read::<NextHopQuery>();
+    let _ = query.clone().read::<DestinationQuery>();
+    let _ = query.clone().read::<HistoryQuery>();
+    let _ = query.clone().read::<ExplainQuery>();
+    let _ = query.clone().read::<crate::RecipientFilter>();
+    let _ = query.read::<NodeQuery>();
 }
 
 fn add(members: &mut Map<String, Value>, name: String, value: String) -> Result<(), String> {

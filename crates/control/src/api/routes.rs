@@ -2,15 +2,19 @@
 //! by this table, and the OpenAPI document is made from it.
 
 use protocol::http::Method;
+use protocol::http::server::ErrorStatus;
 use utoipa::openapi::RefOr;
 use utoipa::openapi::schema::Schema;
 use utoipa::{PartialSchema, ToSchema};
 
 use super::page_file::PageFile;
-use super::query::{DestinationQuery, EventQuery, ExplainQuery, HistoryQuery, KeyQuery, NextHopQuery, PageQuery};
+use super::query::{
+    DestinationQuery, EventQuery, ExplainQuery, HistoryQuery, KeyQuery, LimitQuery, NextHopQuery, NodeQuery, PageQuery,
+};
 use super::types::{
-    ActDone, ActRequest, ActResult, Explanation, LaneList, OverviewAnswer, PauseList, QueueList, RedirectList,
-    ReloadResult, ServerStatus, TableList,
+    AcmeCertificateList, ActDone, ActRequest, ActResult, ClusterLaneList, ClusterNodeList, ClusterRecipients,
+    Explanation, LaneList, OverviewAnswer, PauseList, QueueList, RedirectList, ReloadResult, RenewRequest, RenewResult,
+    ReportList, SendReportsRequest, ServerStatus, TableList,
 };
 use crate::RecipientFilter;
 use crate::history::HistoryAnswer;
@@ -68,6 +72,54 @@ pub(super) enum Operation {
     TableLookup,
     AcceptRemovals,
     Reload,
+    Cluster(ClusterOperation),
+    AcmeStatus,
+    RenewCertificates,
+    Reports,
+    SendReports,
+}
+
+/// What a request about the cluster does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ClusterOperation {
+    Lanes,
+    Nodes,
+    Recipients,
+    Adopt,
+    Drain,
+}
+
+impl Operation {
+    /// The errors of the answer itself, beside those that any request can get.
+    pub(super) fn problems(self) -> &'static [ErrorStatus] {
+        use ErrorStatus::{NotFound, UnprocessableContent};
+        match self {
+            Operation::Resume | Operation::ResumeQueue | Operation::TableLookup => &[NotFound],
+            Operation::Recipients
+            | Operation::Hold
+            | Operation::Release
+            | Operation::Retry
+            | Operation::Remove
+            | Operation::Bounce
+            | Operation::Redirect
+            | Operation::Drain
+            | Operation::Cluster(_)
+            | Operation::AcmeStatus
+            | Operation::RenewCertificates
+            | Operation::Reports
+            | Operation::SendReports
+            | Operation::Reload => &[UnprocessableContent],
+            Operation::Pause
+            | Operation::PauseQueue
+            | Operation::EndRedirect
+            | Operation::Message
+            | Operation::Content
+            | Operation::ExplainMessage
+            | Operation::MessageHistory
+            | Operation::AcceptRemovals => &[NotFound, UnprocessableContent],
+            _ => &[],
+        }
+    }
 }
 
 /// Makes the schema of a type.
@@ -132,9 +184,10 @@ const fn page(path: &'static str, file: PageFile, summary: &'static str) -> Rout
     Route { role: None, ..get(path, operation, answer, summary) }
 }
 
-/// An action on the recipients that a filter selects.
+/// An action on the recipients that a filter selects, on all nodes of a cluster.
 const fn act(path: &'static str, operation: Operation, summary: &'static str) -> Route {
-    Route { content: Some(json::<ActRequest>()), ..post(path, operation, json::<ActResult>(), summary) }
+    let route = post(path, operation, json::<ActResult>(), summary);
+    Route { content: Some(json::<ActRequest>()), query: &[NodeQuery::schema], ..route }
 }
 
 /// The type of [`Operation::Metrics`].
@@ -356,6 +409,69 @@ pub(super) const ROUTES: &[Route] = &[
         json::<ReloadResult>(),
         "Read the configuration again; 422 with the reasons if it is refused",
     ),
+    get(
+        "/api/v1/cluster/lanes",
+        Operation::Cluster(ClusterOperation::Lanes),
+        AnswerType::Json(json::<ClusterLaneList>()),
+        "The lanes of the cluster that this node owns or watches",
+    ),
+    get(
+        "/api/v1/cluster/nodes",
+        Operation::Cluster(ClusterOperation::Nodes),
+        AnswerType::Json(json::<ClusterNodeList>()),
+        "The nodes of the cluster that are alive",
+    ),
+    Route {
+        query: &[NodeQuery::schema, LimitQuery::schema, RecipientFilter::schema],
+        ..get(
+            "/api/v1/cluster/recipients",
+            Operation::Cluster(ClusterOperation::Recipients),
+            AnswerType::Json(json::<ClusterRecipients>()),
+            "The oldest queued recipients of each node that pass all filters, and which nodes have not answered",
+        )
+    },
+    post(
+        "/api/v1/cluster/lanes/{lane}/adopt",
+        Operation::Cluster(ClusterOperation::Adopt),
+        json::<ActDone>(),
+        "Take over a lane whose node is gone, without waiting for the end of its lease",
+    ),
+    post(
+        "/api/v1/cluster/drain",
+        Operation::Cluster(ClusterOperation::Drain),
+        json::<ActDone>(),
+        "Hand the lanes of this node over to others, and stop it",
+    ),
+    get(
+        "/api/v1/acme",
+        Operation::AcmeStatus,
+        AnswerType::Json(json::<AcmeCertificateList>()),
+        "The certificates that the server obtains from an authority",
+    ),
+    Route {
+        content: Some(json::<RenewRequest>()),
+        ..post(
+            "/api/v1/acme/renew",
+            Operation::RenewCertificates,
+            json::<RenewResult>(),
+            "Attempt to renew certificates now",
+        )
+    },
+    get(
+        "/api/v1/reports",
+        Operation::Reports,
+        AnswerType::Json(json::<ReportList>()),
+        "What is counted for reports to the owners of other domains",
+    ),
+    Route {
+        content: Some(json::<SendReportsRequest>()),
+        ..post(
+            "/api/v1/reports/send",
+            Operation::SendReports,
+            json::<ReportList>(),
+            "Send the reports about a domain now",
+        )
+    },
 ];
 
 /// Why there is no route.
@@ -363,19 +479,41 @@ pub(super) const ROUTES: &[Route] = &[
 pub(super) enum NoRoute {
     /// No route has the path.
     Path,
-    /// The path has another method.
-    Method,
+    /// The path has another method, which the `Allow` field names.
+    Method {
+        /// With its CRLF.
+        allow_field: &'static str,
+    },
+}
+
+impl Route {
+    /// Each path has either GET, with HEAD, or POST.
+    fn allow_field(&self) -> &'static str {
+        match self.method {
+            Method::Get | Method::Head => "Allow: GET, HEAD, OPTIONS\r\n",
+            Method::Post => "Allow: POST, OPTIONS\r\n",
+        }
+    }
 }
 
 /// The route of a request, and the segments of the path that stand for something.
 pub(super) fn find(method: Method, path: &[u8]) -> Result<(&'static Route, Vec<String>), NoRoute> {
     let path = str::from_utf8(path).map_err(|_| NoRoute::Path)?;
     let method = if method == Method::Head { Method::Get } else { method };
-    let mut found = ROUTES.iter().filter_map(|route| Some((route, segments(route.path, path)?))).peekable();
-    if found.peek().is_none() {
-        return Err(NoRoute::Path);
+    let found = ROUTES.iter().find_map(|route| Some((route, segments(route.path, path)?)));
+    match found.ok_or(NoRoute::Path)? {
+        (route, names) if route.method == method => Ok((route, names)),
+        (route, _) => Err(NoRoute::Method { allow_field: route.allow_field() }),
     }
-    found.find(|(route, _)| route.method == method).ok_or(NoRoute::Method)
+}
+
+/// The `Allow` field of a path, with its CRLF; None if there is no such path.
+pub(super) fn allow_field(path: &[u8]) -> Option<&'static str> {
+    match find(Method::Get, path) {
+        Ok((route, _)) => Some(route.allow_field()),
+        Err(NoRoute::Method { allow_field }) => Some(allow_field),
+        Err(NoRoute::Path) => None,
+    }
 }
 
 /// The segments in place of those in braces; None if the path is another one.
@@ -404,8 +542,12 @@ mod tests {
         assert_eq!(operation(Method::Head, "/metrics"), Ok((Operation::Metrics, vec![])));
         let named = (Operation::PauseQueue, vec!["a b".to_owned()]);
         assert_eq!(operation(Method::Post, "/api/v1/queues/a b/pause"), Ok(named));
-        assert_eq!(operation(Method::Get, "/api/v1/queues/a/pause"), Err(NoRoute::Method));
-        assert_eq!(operation(Method::Post, "/healthz"), Err(NoRoute::Method));
+        let (reads, acts) = ("Allow: GET, HEAD, OPTIONS\r\n", "Allow: POST, OPTIONS\r\n");
+        let not_get = operation(Method::Get, "/api/v1/queues/a/pause");
+        assert_eq!(not_get, Err(NoRoute::Method { allow_field: acts }));
+        assert_eq!(operation(Method::Post, "/healthz"), Err(NoRoute::Method { allow_field: reads }));
+        let allow_fields = ["/healthz", "/api/v1/reload", "/none"].map(|path| allow_field(path.as_bytes()));
+        assert_eq!(allow_fields, [Some(reads), Some(acts), None]);
         for path in
             ["//", "/healthz/", "/api/v1/queues/", "/api/v1/messages//content", "/api/v1/queues/a/b/pause", "/x"]
         {

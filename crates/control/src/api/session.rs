@@ -162,7 +162,10 @@ impl RequestChecks {
         }
         let (route, names) = routes::find(method, &path).map_err(|none| match none {
             NoRoute::Path => Problem::new(ErrorStatus::NotFound, "no such path; see /api/v1/openapi.json"),
-            NoRoute::Method => Problem::new(ErrorStatus::MethodNotAllowed, "this path has another method"),
+            NoRoute::Method { allow_field } => {
+                let problem = Problem::new(ErrorStatus::MethodNotAllowed, "this path has another method");
+                Problem { fields: allow_field, ..problem }
+            }
         })?;
         let (caller, is_operator) = self.check_token(route, &String::from_utf8_lossy(&path), &content)?;
         if method == Method::Post {
@@ -175,7 +178,10 @@ impl RequestChecks {
             query.expect_empty().map_err(bad_query)?;
         }
         let operation = route.operation;
-        let content = route.content.is_some().then_some(content.octets);
+        let content = content.octets;
+        if method == Method::Post && route.content.is_none() {
+            answer::expect_no_members(&content)?;
+        }
         let page_entries_max = self.page_entries_max;
         Ok(ApiRequest { operation, names, query, content, caller, is_operator, page_entries_max })
     }
@@ -260,9 +266,7 @@ fn problem_response(problem: &Problem) -> HttpResponse {
     let fields = match problem.status {
         ErrorStatus::Unauthorized => "WWW-Authenticate: Bearer realm=\"mailrace\"\r\n",
         ErrorStatus::TooManyRequests | ErrorStatus::Unavailable => "Retry-After: 60\r\n",
-        // Each path has either GET, with HEAD, or POST.
-        ErrorStatus::MethodNotAllowed => "Allow: GET, HEAD, POST, OPTIONS\r\n",
-        _ => "",
+        _ => problem.fields,
     };
     let content = problem.to_json().into();
     HttpResponse::Document(Document { error: Some(problem.status), content_type: PROBLEM, content, fields })

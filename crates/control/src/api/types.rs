@@ -8,8 +8,10 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use crate::RecipientFilter;
-use crate::certificates::CertificateStatus;
+use crate::certificates::{AcmeCertificateRow, CertificateStatus};
+use crate::cluster::{LaneReport, NodeReport};
 use crate::lanes::LaneStatus;
+use crate::list::QueuedRecipient;
 use crate::overview::Overview;
 use crate::pauses::PauseStatus;
 use crate::redirects::Redirect;
@@ -111,6 +113,92 @@ pub(super) struct ActRequest {
 pub(super) struct ActResult {
     /// How many were selected. The action itself follows at once; recipients in an attempt are left out.
     pub(super) recipients: usize,
+    /// Only in a cluster: what each node has done, or why it has not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) nodes: Option<Vec<NodeActResult>>,
+}
+
+/// The result of an action on one node of a cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub(super) struct NodeActResult {
+    /// Its name.
+    pub(super) node: String,
+    /// How many recipients it has selected; null: it has not acted, or it is not known.
+    pub(super) recipients: Option<usize>,
+    /// Why it has not.
+    pub(super) error: Option<String>,
+}
+
+/// Queued recipients of the nodes of a cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub(super) struct ClusterRecipients {
+    /// By name.
+    pub(super) nodes: Vec<NodeRecipients>,
+}
+
+/// Queued recipients of one node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub(super) struct NodeRecipients {
+    /// Its name.
+    pub(super) node: String,
+    /// Its recipients, oldest first, at most as many as a page has; null: it has not answered.
+    pub(super) recipients: Option<Vec<QueuedRecipient>>,
+    /// Whether it has more of them.
+    pub(super) has_more: bool,
+    /// Why it has not answered.
+    pub(super) error: Option<String>,
+}
+
+/// The nodes of the cluster that are alive.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub(super) struct ClusterNodeList {
+    /// By name.
+    pub(super) nodes: Vec<NodeReport>,
+}
+
+/// The lanes of the cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub(super) struct ClusterLaneList {
+    /// Those that this node owns or watches.
+    pub(super) lanes: Vec<LaneReport>,
+}
+
+/// The certificates that the server obtains.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub(super) struct AcmeCertificateList {
+    /// In the order of the configuration.
+    pub(super) certificates: Vec<AcmeCertificateRow>,
+}
+
+/// The certificates whose next attempt is to come now.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct RenewRequest {
+    /// A name of the certificate; all if it is missing.
+    pub(super) name: Option<String>,
+}
+
+/// How many certificates are concerned.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub(super) struct RenewResult {
+    /// Certificates for which the next attempt comes now.
+    pub(super) certificates: usize,
+}
+
+/// Reports that are being counted, or were sent.
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+pub(super) struct ReportList {
+    /// Of each, its day and kind; what was counted, or where it was sent and what became of it.
+    #[schema(value_type = Vec<Object>)]
+    pub(super) reports: Vec<Value>,
+}
+
+/// The reports that are to be sent now.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SendReportsRequest {
+    /// The domain that they are about.
+    pub(super) domain: String,
 }
 
 /// The result of any other action.

@@ -35,7 +35,7 @@ impl MessageState {
         let entries: BTreeMap<u32, RecipientView> = own_entries.map(|entry| (entry.ordinal, entry)).collect();
         let destinations: BTreeMap<_, _> =
             entries.values().map(|entry| (entry.destination, DestinationName::of(queues, entry.destination))).collect();
-        let held = |(destination, destination_name): (&queue::DestinationId, &DestinationName)| {
+        let block_reasons = |(destination, destination_name): (&queue::DestinationId, &DestinationName)| {
             (destination_name.clone(), queues.block_reasons(now, *destination))
         };
         let hop = |(destination, destination_name): (&queue::DestinationId, &DestinationName)| {
@@ -43,7 +43,7 @@ impl MessageState {
         };
         MessageState {
             id,
-            obstacles: destinations.iter().map(held).collect(),
+            obstacles: destinations.iter().map(block_reasons).collect(),
             next_hops: destinations.iter().filter_map(hop).collect(),
             queue_names: queues.config().queues.iter().map(|queue| queue.name.clone()).collect(),
             entries,

@@ -58,22 +58,17 @@ impl ControlHandler {
     /// Ends a pause.
     pub(crate) fn resume(&self, caller: &str, request: ResumeRequest) -> ControlResult<()> {
         let order = ControlRequest::Resume(request.clone());
-        self.logged(
-            caller,
-            &order,
-            |()| "done".to_owned(),
-            || {
-                let now = now();
-                self.with_queues(move |queues| {
-                    let target = request.target.target(queues).map_err(not_found)?;
-                    let is_queue = matches!(target, PauseTarget::Queue(_));
-                    match queues.resume(now, &target) || is_queue {
-                        true => Ok(()),
-                        false => Err(ControlError::NotFound("it is not paused: see `mailrace queue pauses`".into())),
-                    }
-                })?
-            },
-        )
+        self.logged_as_done(caller, &order, || {
+            let now = now();
+            self.with_queues(move |queues| {
+                let target = request.target.target(queues).map_err(not_found)?;
+                let is_queue = matches!(target, PauseTarget::Queue(_));
+                match queues.resume(now, &target) || is_queue {
+                    true => Ok(()),
+                    false => Err(ControlError::NotFound("it is not paused: see `mailrace queue pauses`".into())),
+                }
+            })?
+        })
     }
 
     /// The pauses in force.

@@ -22,45 +22,35 @@ impl ControlHandler {
     /// Begins a redirect, or changes one that is in force.
     pub(crate) fn redirect(&self, caller: &str, request: Redirect) -> ControlResult<()> {
         let order = ControlRequest::Redirect(request.clone());
-        self.logged(
-            caller,
-            &order,
-            |()| "done".to_owned(),
-            || {
-                let redirect = Redirect { from: request.from.folded(), ..request };
-                if !self.parts.explainer.is_remote_transport(redirect.transport()) {
-                    let text = format!("no transport {:?} that delivers by SMTP or LMTP", redirect.transport());
+        self.logged_as_done(caller, &order, || {
+            let redirect = Redirect { from: request.from.folded(), ..request };
+            if !self.parts.explainer.is_remote_transport(redirect.transport()) {
+                let text = format!("no transport {:?} that delivers by SMTP or LMTP", redirect.transport());
+                return Err(ControlError::Refused(text));
+            }
+            self.shared.redirects.change(|listed| {
+                if listed.len() >= REDIRECTS_MAX && !listed.contains_key(&redirect.from) {
+                    let text = format!("{REDIRECTS_MAX} redirects are in force: end some of them first");
                     return Err(ControlError::Refused(text));
                 }
-                self.shared.redirects.change(|listed| {
-                    if listed.len() >= REDIRECTS_MAX && !listed.contains_key(&redirect.from) {
-                        let text = format!("{REDIRECTS_MAX} redirects are in force: end some of them first");
-                        return Err(ControlError::Refused(text));
-                    }
-                    listed.insert(redirect.from.clone(), redirect);
-                    Ok(())
-                })?;
-                self.use_new_routes()
-            },
-        )
+                listed.insert(redirect.from.clone(), redirect);
+                Ok(())
+            })?;
+            self.use_new_routes()
+        })
     }
 
     /// Ends a redirect.
     pub(crate) fn end_redirect(&self, caller: &str, request: EndRedirectRequest) -> ControlResult<()> {
         let order = ControlRequest::EndRedirect(request.clone());
-        self.logged(
-            caller,
-            &order,
-            |()| "done".to_owned(),
-            || {
-                let from = request.from.folded();
-                self.shared.redirects.change(|listed| match listed.remove(&from) {
-                    Some(_) => Ok(()),
-                    None => Err(ControlError::NotFound("it is not redirected: see `mailrace queue redirects`".into())),
-                })?;
-                self.use_new_routes()
-            },
-        )
+        self.logged_as_done(caller, &order, || {
+            let from = request.from.folded();
+            self.shared.redirects.change(|listed| match listed.remove(&from) {
+                Some(_) => Ok(()),
+                None => Err(ControlError::NotFound("it is not redirected: see `mailrace queue redirects`".into())),
+            })?;
+            self.use_new_routes()
+        })
     }
 
     /// All routes are resolved again, and mail that goes elsewhere now is due.

@@ -138,6 +138,7 @@ impl Server {
         let listener_context = ListenerContext {
             intake: desk_of_all,
             address: (Ipv4Addr::LOCALHOST, 0).into(),
+            counters: Arc::default(),
             smtp_config: machine,
             commit_notifier: answers,
             acceptor: None,
@@ -289,6 +290,7 @@ fn context(
         refusals: Arc::default(),
         commit_micros: Arc::default(),
         tls_handshakes: Arc::default(),
+        listeners: Arc::default(),
         logins: None,
         reserved_networks: Networks::default(),
         relay_networks: Networks::default(),

@@ -72,6 +72,9 @@ pub struct HttpServerConfig {
     /// Whether requests have [`RequestContent`], POST is a method, clients log in with bearer tokens
     /// (RFC 6750), and errors are problem documents (RFC 9457).
     pub takes_content: bool,
+    /// The `Allow` field of a path, with its CRLF, or None if there is no such path. Without this function
+    /// all paths have the same methods.
+    pub allowed_methods: Option<fn(&[u8]) -> Option<&'static str>>,
     /// Further fields of all responses, each with its CRLF.
     pub response_fields: &'static str,
     /// All limits.
@@ -169,7 +172,10 @@ struct Exchange {
 /// A response that needs no resource.
 #[derive(Clone, Copy, Debug)]
 enum OwnReply {
-    Options,
+    /// With the `Allow` field.
+    Options(&'static str),
+    /// With the `Allow` field.
+    MethodNotAllowed(&'static str),
     Error(ErrorStatus),
 }
 
@@ -244,7 +250,8 @@ impl HttpServer {
             }
             State::Reply(reply, exchange) => {
                 self.send(now, date, &exchange, |writer| match reply {
-                    OwnReply::Options => writer.options(),
+                    OwnReply::Options(allowed) => writer.options(allowed),
+                    OwnReply::MethodNotAllowed(allowed) => writer.method_not_allowed(allowed),
                     OwnReply::Error(status) => writer.error(status),
                 });
                 None
@@ -426,8 +433,10 @@ impl HttpServer {
             Asked::Resource(method, Target { path, query }) => {
                 State::Request(HttpRequest { method, path, query, authorization, content }, exchange)
             }
-            Asked::Options => State::Reply(OwnReply::Options, exchange),
-            Asked::OtherMethod => State::Reply(OwnReply::Error(ErrorStatus::MethodNotAllowed), exchange),
+            Asked::Options(target) => State::Reply(self.reply_for_path(target, OwnReply::Options), exchange),
+            Asked::OtherMethod(target) => {
+                State::Reply(self.reply_for_path(target, OwnReply::MethodNotAllowed), exchange)
+            }
         };
         self.state = match body {
             None => next,
@@ -439,6 +448,16 @@ impl HttpServer {
                 State::Body { decoder, octets_left, next: Box::new(next) }
             }
         };
+    }
+
+    /// A reply with the methods of a path, or an error if there is no such path.
+    fn reply_for_path(&self, target: Option<Target>, reply: fn(&'static str) -> OwnReply) -> OwnReply {
+        match (self.config.allowed_methods, target) {
+            (Some(allowed_methods), Some(target)) => {
+                allowed_methods(&target.path).map_or(OwnReply::Error(ErrorStatus::NotFound), reply)
+            }
+            _ => reply(response::all_methods(self.config.takes_content)),
+        }
     }
 
     /// Answers with an error, and closes the connection.

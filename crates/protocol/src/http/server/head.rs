@@ -46,8 +46,10 @@ pub(super) struct RequestHead {
 #[derive(Debug)]
 pub(super) enum Asked {
     Resource(Method, Target),
-    Options,
-    OtherMethod,
+    /// None: of the server as a whole (`*`), or the target is no path.
+    Options(Option<Target>),
+    /// None: the target is no path.
+    OtherMethod(Option<Target>),
 }
 
 /// Finds the end of the body of a request.
@@ -118,8 +120,8 @@ fn asked(method: &str, target: &[u8], takes_content: bool) -> Result<Asked, Erro
         "GET" => Method::Get,
         "HEAD" => Method::Head,
         "POST" if takes_content => Method::Post,
-        "OPTIONS" => return Ok(Asked::Options),
-        _ => return Ok(Asked::OtherMethod),
+        "OPTIONS" => return Ok(Asked::Options(target::parse(target))),
+        _ => return Ok(Asked::OtherMethod(target::parse(target))),
     };
     let target = target::parse(target).ok_or(ErrorStatus::BadRequest)?;
     Ok(Asked::Resource(method, target))

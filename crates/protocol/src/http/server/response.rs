@@ -148,6 +148,14 @@ impl ErrorStatus {
     }
 }
 
+/// The `Allow` field of a driver without methods by path.
+pub(super) fn all_methods(takes_content: bool) -> &'static str {
+    match takes_content {
+        true => "Allow: GET, HEAD, POST, OPTIONS\r\n",
+        false => "Allow: GET, HEAD, OPTIONS\r\n",
+    }
+}
+
 impl ResponseWriter<'_> {
     /// A response of the driver.
     pub(super) fn write(&self, response: HttpResponse, conditions: Option<&Conditions>) -> Outbox {
@@ -175,28 +183,30 @@ impl ResponseWriter<'_> {
             ErrorStatus::Unauthorized => {
                 format!("WWW-Authenticate: Basic realm=\"{}\", charset=\"UTF-8\"\r\n", quoted(&self.config.realm))
             }
-            ErrorStatus::MethodNotAllowed => self.allowed_methods().to_owned(),
+            ErrorStatus::MethodNotAllowed => all_methods(self.config.takes_content).to_owned(),
             ErrorStatus::TooManyRequests | ErrorStatus::Unavailable => "Retry-After: 60\r\n".to_owned(),
             _ => String::new(),
         };
+        self.error_with(status.text(), &fields)
+    }
+
+    /// The response to a method that the path has not; `allowed` is the `Allow` field.
+    pub(super) fn method_not_allowed(&self, allowed: &str) -> Outbox {
+        self.error_with(ErrorStatus::MethodNotAllowed.text(), allowed)
+    }
+
+    fn error_with(&self, status: &str, fields: &str) -> Outbox {
         match self.config.takes_content {
-            true => self.content(status.text(), PROBLEM, &fields, &problem(status.text())),
-            false => self.content(status.text(), HTML, &fields, &error_page(status.text())),
+            true => self.content(status, PROBLEM, fields, &problem(status)),
+            false => self.content(status, HTML, fields, &error_page(status)),
         }
     }
 
-    /// The response to OPTIONS.
-    pub(super) fn options(&self) -> Outbox {
+    /// The response to OPTIONS; `allowed` is the `Allow` field.
+    pub(super) fn options(&self, allowed: &str) -> Outbox {
         let mut head = self.begin("204 No Content");
-        head.extend_from_slice(self.allowed_methods().as_bytes());
+        head.extend_from_slice(allowed.as_bytes());
         Outbox::with_bytes(self.end(head))
-    }
-
-    fn allowed_methods(&self) -> &'static str {
-        match self.config.takes_content {
-            true => "Allow: GET, HEAD, POST, OPTIONS\r\n",
-            false => "Allow: GET, HEAD, OPTIONS\r\n",
-        }
     }
 
     fn resource(&self, resource: Arc<Resource>, conditions: Option<&Conditions>) -> Outbox {
@@ -220,8 +230,7 @@ impl ResponseWriter<'_> {
             Selection::PreconditionFailed => self.error(ErrorStatus::PreconditionFailed),
             Selection::RangeNotSatisfiable => {
                 let fields = format!("Content-Range: bytes */{}\r\n", resource.octets());
-                let status = "416 Range Not Satisfiable";
-                self.content(status, HTML, &fields, &error_page(status))
+                self.error_with("416 Range Not Satisfiable", &fields)
             }
         }
     }

@@ -475,6 +475,11 @@ fn play_content(input: &str) -> (Vec<HttpRequest>, String) {
         let mut driver = Driver::new(HttpServerLimits { body_octets_max: 100, ..HttpServerLimits::default() }, size);
         let config = HttpServerConfig {
             takes_content: true,
+            allowed_methods: Some(|path| match path {
+                b"/" => Some("Allow: GET, HEAD, POST, OPTIONS\r\n"),
+                b"/read" => Some("Allow: GET, HEAD, OPTIONS\r\n"),
+                _ => None,
+            }),
             response_fields: "X-Frame-Options: DENY\r\n",
             ..(*driver.server.config).clone()
         };
@@ -527,6 +532,14 @@ fn errors_of_a_driver_that_takes_content_are_problem_documents() {
     }
     let (_, output) = play_content("PUT / HTTP/1.1\r\nHost: h\r\n\r\n");
     assert!(output.contains("Allow: GET, HEAD, POST, OPTIONS\r\n"), "{output}");
+    let (_, output) =
+        play_content("DELETE /read?x HTTP/1.1\r\nHost: h\r\n\r\nOPTIONS /read HTTP/1.1\r\nHost: h\r\n\r\n");
+    assert_eq!(output.matches("Allow: GET, HEAD, OPTIONS\r\n").count(), 2, "{output}");
+    for method in ["PUT", "OPTIONS"] {
+        let (_, output) = play_content(&format!("{method} /none HTTP/1.1\r\nHost: h\r\n\r\n"));
+        assert!(output.starts_with("HTTP/1.1 404 Not Found\r\n"), "{output}");
+    }
+    let (_, output) = play_content("PUT / HTTP/1.1\r\nHost: h\r\n\r\n");
     assert!(
         output.ends_with("{\"type\":\"about:blank\",\"title\":\"Method Not Allowed\",\"status\":405}\n"),
         "{output}"
