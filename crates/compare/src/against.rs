@@ -296,7 +296,8 @@ mod tests {
         let mut reduced = file("x", &OLD);
         reduced.reduced = Some("every count divided by 2".to_owned());
         let warnings = |new: &ResultFile| {
-            Against::new(&[new.clone()], &[reduced.clone()]).results[0].as_ref().unwrap().warnings.clone()
+            let against = Against::new(std::slice::from_ref(new), std::slice::from_ref(&reduced));
+            against.results[0].as_ref().unwrap().warnings.clone()
         };
         assert_eq!(warnings(&reduced), [""; 0]);
         let expected = "They are reduced differently: complete (new), every count divided by 2 (old)";

@@ -16,7 +16,6 @@ use utoipa::ToSchema;
 
 use super::explain;
 use super::selection::DestinationName;
-use super::trouble::recipients_by_hop;
 
 /// The minutes that separate age groups, as in qshape(1). The last group has no upper bound.
 pub(super) const AGES: [u64; 9] = [5, 10, 20, 40, 80, 160, 320, 640, 1280];
@@ -395,6 +394,17 @@ pub(super) fn destinations_after<R: Clone>(
 
 pub(super) fn destination_key<'a, R: Clone>(queues: &'a Queues<R>, view: &DestinationView<'a>) -> (&'a str, &'a str) {
     (view.name, &*queues.config().queues[usize::from(view.queue.0)].name)
+}
+
+/// The recipients for each next hop.
+pub(super) fn recipients_by_hop<R: Clone>(queues: &Queues<R>) -> HashMap<&str, usize> {
+    let mut recipients = HashMap::new();
+    for view in queues.destination_views() {
+        if let Some(hop) = view.next_hop {
+            *recipients.entry(hop).or_default() += view.recipients;
+        }
+    }
+    recipients
 }
 
 pub(super) fn destination_status<R: Clone>(

@@ -7,7 +7,9 @@ use std::collections::HashMap;
 use mail::Timestamp;
 use queue::{DestinationId, DestinationView, NextHopView, Queues};
 
-use crate::summary::{DestinationStatus, NextHopStatus, destination_key, destination_status, first_sorted};
+use crate::summary::{
+    DestinationStatus, NextHopStatus, destination_key, destination_status, first_sorted, recipients_by_hop,
+};
 
 /// What keeps mail back; the later, the worse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -36,17 +38,6 @@ impl Trouble {
             _ => Trouble::None,
         }
     }
-}
-
-/// The recipients for each next hop.
-pub(super) fn recipients_by_hop<R: Clone>(queues: &Queues<R>) -> HashMap<&str, usize> {
-    let mut recipients = HashMap::new();
-    for view in queues.destination_views() {
-        if let Some(hop) = view.next_hop {
-            *recipients.entry(hop).or_default() += view.recipients;
-        }
-    }
-    recipients
 }
 
 /// At most `limit` next hops, those that hurt most first.

@@ -147,7 +147,7 @@ impl IntakeSession {
     }
 
     /// MAIL: the last point at which load, or the client's rate limit, can refuse a message.
-    async fn begin_transaction(&mut self, mail: MailRequest) -> Result<(), Reply> {
+    async fn begin_transaction(&mut self, mail: Box<MailRequest>) -> Result<(), Reply> {
         self.context.admit_message(&self.client.permit).map_err(ResourceRefusal::reply)?;
         let mut transaction = Transaction::new(&self.context, mail);
         transaction.is_from_content_filter = self.client.is_content_filter && self.is_trusted();

@@ -30,7 +30,7 @@ use crate::{IntakeContext, recipient_lookup, replies};
 /// A message from MAIL on: its envelope so far.
 pub(crate) struct Transaction {
     pub(crate) id: QueueId,
-    pub(crate) mail: MailRequest,
+    pub(crate) mail: Box<MailRequest>,
     recipients: RecipientList,
     /// Accepts mail for a mailbox that is full for now: it waits in the queue. Clients are told to
     /// try again instead.
@@ -84,7 +84,7 @@ impl RecipientRefusal {
 
 impl Transaction {
     /// MAIL, once the caller has accepted it.
-    pub(crate) fn new(context: &IntakeContext, mail: MailRequest) -> Transaction {
+    pub(crate) fn new(context: &IntakeContext, mail: Box<MailRequest>) -> Transaction {
         Transaction {
             id: context.spool.new_id(),
             mail,
@@ -213,7 +213,7 @@ impl Transaction {
 
     /// The envelope of the complete message; `is_forwarded` as [`Transaction::is_forwarded`] says.
     pub(crate) fn into_envelope(self, client: ClientInfo, is_forwarded: bool, now: Timestamp) -> Envelope {
-        let MailRequest { sender, size: _, body_type, smtputf8, ret, envid, auth: _ } = self.mail;
+        let MailRequest { sender, size: _, body_type, smtputf8, ret, envid, auth: _ } = *self.mail;
         let mut recipients = self.recipients.into_list();
         recipients.iter_mut().for_each(|recipient| recipient.is_forwarded &= is_forwarded);
         let content_filter = !self.is_from_content_filter;

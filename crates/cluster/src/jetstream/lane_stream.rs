@@ -219,7 +219,7 @@ impl LaneStream {
     async fn newest_of(
         &self,
         subject: &Subject,
-        read: fn(&[u8]) -> Result<(RecordHeader, EpochRecord), RecordError>,
+        read: impl Fn(&[u8]) -> Result<(RecordHeader, EpochRecord), RecordError>,
     ) -> Result<Option<NewestEpoch>, TailFailure> {
         let stream = self.stream().await.map_err(|_| TailFailure::Unavailable)?;
         match stream.get_last_raw_message_by_subject(subject.as_str()).await {

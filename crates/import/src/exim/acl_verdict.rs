@@ -121,7 +121,7 @@ impl Conversion<'_> {
     fn without(&self, statement: &AclStatement, names: &[&str]) -> AclStatement {
         let is_user = statement.items.iter().any(|item| item.name == "authenticated" && !item.negated);
         let is_kept = |item: &&AclItem| {
-            !names.contains(&item.name.as_str()) && !(is_user && item.name == "encrypted" && item.value == "*")
+            !(names.contains(&item.name.as_str()) || is_user && item.name == "encrypted" && item.value == "*")
         };
         AclStatement { items: statement.items.iter().filter(is_kept).cloned().collect(), ..statement.clone() }
     }

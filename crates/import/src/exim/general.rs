@@ -174,7 +174,7 @@ impl Conversion<'_> {
                     "No mail comes in at {item} (local_interfaces): this is not an address."
                 ));
             }
-            let is_fit = |it: &SocketAddr| !addresses.contains(it) && !(is_v4_only && it.is_ipv6());
+            let is_fit = |it: &SocketAddr| !(addresses.contains(it) || is_v4_only && it.is_ipv6());
             let new: Vec<SocketAddr> = found.into_iter().filter(is_fit).collect();
             addresses.extend(new);
         }

@@ -194,7 +194,9 @@ impl LineReader<'_> {
                 condition.active = !condition.decided && holds;
                 condition.decided |= holds;
             }
-            ".endif" => drop(conditions.pop().ok_or_else(stray)?),
+            ".endif" => {
+                conditions.pop().ok_or_else(stray)?;
+            }
             ".include" | ".include_if_exists" if is_active => {
                 let argument = self.expand(argument.trim(), &place)?;
                 self.include(argument.trim_matches('"'), name == ".include", &place)?;

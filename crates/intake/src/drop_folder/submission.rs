@@ -145,7 +145,7 @@ impl DropSubmitter {
         let DropFile { sender, recipients, ret, envid, body_type, smtputf8, mut content } = drop_file;
         let size = Some(content.len() as u64);
         let mail = MailRequest { sender, size, body_type, smtputf8, ret, envid, auth: None };
-        let mut transaction = Transaction::new(&self.intake, mail);
+        let mut transaction = Transaction::new(&self.intake, Box::new(mail));
         transaction.waits_for_room = true;
         let mut refused = match self.content_refusal(&content) {
             Some(reply) => RefusedRecipients::all(recipients, &reply),

@@ -60,7 +60,7 @@ struct SessionTotals {
 struct StdioSession<'a> {
     injector: &'a Injector,
     session: SmtpSession,
-    transaction: Option<(MailRequest, Vec<RcptRequest>)>,
+    transaction: Option<(Box<MailRequest>, Vec<RcptRequest>)>,
     body: Vec<u8>,
     reports_refusals: bool,
     totals: SessionTotals,

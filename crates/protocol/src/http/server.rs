@@ -64,6 +64,9 @@ const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 /// The longest pause between two parts of a stream.
 const STREAM_PAUSE_MAX: Duration = Duration::from_secs(3600);
 
+/// What `Allow` says of a path; None: the path does not exist.
+pub type AllowedMethods = fn(&[u8]) -> Option<&'static str>;
+
 /// The configuration shared by the connections of a listener.
 #[derive(Clone, Debug, Default)]
 pub struct HttpServerConfig {
@@ -74,7 +77,7 @@ pub struct HttpServerConfig {
     pub takes_content: bool,
     /// The `Allow` field of a path, with its CRLF, or None if there is no such path. Without this function
     /// all paths have the same methods.
-    pub allowed_methods: Option<fn(&[u8]) -> Option<&'static str>>,
+    pub allowed_methods: Option<AllowedMethods>,
     /// Further fields of all responses, each with its CRLF.
     pub response_fields: &'static str,
     /// All limits.

@@ -78,8 +78,11 @@ fn recipients(answers: Vec<NodeAnswer>, limit: usize) -> Result<Vec<NodeRecipien
     Ok(results(answers)?.into_iter().map(of_node).collect())
 }
 
-/// The lines of each node, or why there are none. If no node has any, the request has failed.
-fn results(answers: Vec<NodeAnswer>) -> Result<Vec<(String, Result<Vec<String>, String>)>, Problem> {
+/// The name of a node, and its lines or why there are none.
+type NodeLines = (String, Result<Vec<String>, String>);
+
+/// The lines of each node. If no node has any, the request has failed.
+fn results(answers: Vec<NodeAnswer>) -> Result<Vec<NodeLines>, Problem> {
     let results: Vec<(String, NodeResult)> = answers.into_iter().map(NodeAnswer::into_result).collect();
     if !results.iter().any(|(_, result)| matches!(result, NodeResult::Lines(_))) {
         return Err(failure(&results));

@@ -58,7 +58,7 @@ pub enum SessionQuestion {
     /// not, the session ends. Only for trusted peers.
     Identity(XclientIdentity),
     /// May this transaction begin?
-    Mail(MailRequest),
+    Mail(Box<MailRequest>),
     /// May this recipient be added to it?
     Recipient(RcptRequest),
     /// May the message be sent? Asked before the 354, or before the first byte of the first chunk

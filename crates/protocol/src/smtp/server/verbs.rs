@@ -176,7 +176,10 @@ impl SmtpSession {
         }
         let body_type = body_type.unwrap_or_default();
         let asked = PendingQuestion::Mail { sender: sender.clone(), smtputf8 };
-        self.ask(asked, SessionQuestion::Mail(MailRequest { sender, size, body_type, smtputf8, ret, envid, auth }));
+        self.ask(
+            asked,
+            SessionQuestion::Mail(Box::new(MailRequest { sender, size, body_type, smtputf8, ret, envid, auth })),
+        );
         Ok(())
     }
 
