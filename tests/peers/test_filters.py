@@ -269,7 +269,7 @@ class Hostile(FilterCase):
 
     def test_a_body_without_end_is_limited(self):
         milter = self.milter(answers={b"E": frame(b"b", b"x" * 60_000) * 100 + frame(b"c")})
-        server = self.serve(section(milter.port) + '\n[limits]\nmessage = "1MiB"\n')
+        server = self.serve(section(milter.port), limits='message = "1MiB"')
         self.assertEqual(self.send(server).code, 451)
         milter.answers.clear()
         self.assertEqual(self.send(server).code, 250)
