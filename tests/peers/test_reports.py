@@ -445,7 +445,7 @@ class StsReports(TlsReportCase):
 
 
 class UndeliverableReports(TlsReportCase):
-    """Reports have the null sender, and nobody is told of their fate."""
+    """Reports have the null sender, and no notice follows if one is refused."""
 
     def assert_vanishes(self, server, event):
         """The report ends with this event, and leaves nothing: no notice, no message, no count."""

@@ -105,7 +105,7 @@ class FaultCase(ClusterCase):
         return self.mail
 
     def await_mail(self, since, count=20, seconds=90):
-        """Waits until so many more messages had a 250. Meanwhile nodes that end are started again."""
+        """Waits until this many more messages had a 250. Meanwhile nodes that end are started again."""
         def flows():
             self.revive()
             return self.mail.count(since) >= count

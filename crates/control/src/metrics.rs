@@ -65,7 +65,7 @@ struct QueueSample {
 }
 
 impl QueueMetrics {
-    /// Reads the state of the queues, and so many of their next hops.
+    /// Reads the state of the queues, and of at most this many next hops.
     pub(crate) fn read<R: Clone>(queues: &Queues<R>, next_hops_max: usize) -> QueueMetrics {
         let queue = |view: queue::QueueView<'_>| QueueSample {
             name: view.name.into(),

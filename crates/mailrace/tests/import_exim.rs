@@ -124,7 +124,7 @@ fn mailing_lists_and_domains_in_files() {
     insta::assert_snapshot!(golden(include_str!("exim/lists")));
 }
 
-/// Whatever the answers, few things are told of a configuration that is Debian's own.
+/// Whatever the answers, Debian's own configuration gets few remarks.
 #[test]
 fn a_stock_configuration_needs_few_remarks() {
     for kind in ["internet", "smarthost", "satellite", "local"] {

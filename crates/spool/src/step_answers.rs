@@ -60,7 +60,7 @@ impl Lane {
     }
 
     /// The local write or sync failed: the step's answer is ignored. It may have taken the batch, whose
-    /// new mail is refused here, so it is told that this mail is finished. A notice whose outcome failed
+    /// new mail is refused here, so the step learns that this mail is finished. A notice whose outcome failed
     /// with it stays: the step may be all that knows of the failure that it reports.
     pub(crate) fn abandon_step(&self, batch: u64, submissions: &[Submission]) {
         let Some(steps) = &self.steps else { return };

@@ -140,7 +140,7 @@ struct TaskObserver<'a> {
     may_send: &'a dyn Fn() -> bool,
 }
 
-/// How TLS went with a host that the domain of the recipients names; None if nobody is to be told.
+/// How TLS went with a host that the domain of the recipients names; None if no domain wants a report.
 fn tls_session<T>(task: &RemoteTask<T>, peer: &RemotePeer, failure: Option<TlsFailure>) -> Option<TlsSession> {
     let Endpoint::Tcp(address) = peer.endpoint() else { return None };
     // A host that the policy does not name is wrong whatever it proves.

@@ -2,7 +2,7 @@
 //! refuse, `require` refuses what does not fulfil it, and `warn` decides nothing.
 //!
 //! A statement that refuses by a condition without a counterpart defers what its other conditions match. One that
-//! accepts by such a condition is left out, so the rest of the list applies. Both are told of.
+//! accepts by such a condition is left out, so the rest of the list applies. The file names both.
 
 use super::Conversion;
 use super::domains::{DomainGroup, Truth, applies};

@@ -1,5 +1,5 @@
 //! Rewrite rules as canonical tables: `*@old.example $1@new.example`, one address to another, and Debian's lookup of
-//! local users in a file. All other rules are told of.
+//! local users in a file. The file names all other rules.
 
 use std::path::Path;
 

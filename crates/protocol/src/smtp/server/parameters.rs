@@ -30,7 +30,7 @@ pub struct MailParameters {
     /// ENVID, in xtext.
     pub envid: Option<Box<str>>,
     /// AUTH=, the identity that the client asserts, decoded: `<>` or a mailbox (RFC 4954 section 5). Only
-    /// filters are told of it.
+    /// filters see it.
     pub auth: Option<Box<str>>,
 }
 
