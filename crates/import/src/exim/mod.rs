@@ -2,8 +2,8 @@
 //!
 //! Exim decides in programs: ACLs and routers that it runs for each address. The import runs them once for
 //! each domain that they name, and for a domain that they do not name. What strangers may send to becomes a
-//! `[[domain]]`, and nothing else does. The new file names each part without a counterpart, and the mail that depends on it
-//! waits or is refused, unless the text at the top of the new file says otherwise.
+//! `[[domain]]`, and nothing else does. The new file names each part without a counterpart, and the mail that
+//! depends on it waits or is refused, unless the text at the top of the file says otherwise.
 
 mod access;
 mod acl_verdict;
