@@ -20,17 +20,20 @@ PROGRAM_SECONDS_MAX = 600
 # They end the server, last 15 minutes, or have no document of ours.
 LEFT_OUT = ("/api/v1/drain", "/api/v1/events")
 # Requests that fit the document may be understood and refused: 422, with the reason. Where parameters are addresses, domains,
-# durations, sizes or cursors, which JSON Schema cannot describe, they may be malformed too.
+# durations, sizes or cursors, or parts of the path, which JSON Schema cannot describe, they may be malformed too.
 _ACCEPTED = ["2xx", 401, 403, 404, 422, 503]
 _WITH_FORMATS = (
     "/api/v1/explanation", "/api/v1/recipients", "/api/v1/destinations", "/api/v1/cluster/recipients", "/api/v1/pause",
-    "/api/v1/redirect", "/api/v1/drain", *(f"/api/v1/recipients/{act}" for act in ACTS),
+    "/api/v1/redirect", "/api/v1/drain", "/api/v1/next-hops", *(f"/api/v1/recipients/{act}" for act in ACTS),
 )  # fmt: skip
 CONFIGURATION = f"""
 [checks]
 positive_data_acceptance.expected-statuses = {json.dumps(_ACCEPTED)}
 [[operations]]
 include-path = {json.dumps(_WITH_FORMATS)}
+checks.positive_data_acceptance.expected-statuses = {json.dumps([*_ACCEPTED, 400])}
+[[operations]]
+include-path-regex = "[{{]"
 checks.positive_data_acceptance.expected-statuses = {json.dumps([*_ACCEPTED, 400])}
 """
 # Works the queue with nothing but the generated client. Arguments: the address of the API, and an operator's token.

@@ -54,7 +54,7 @@ class Prometheus(ApiCase):
         families = [line.split() for line in program("python", "-c", PARSE, cwd=self.server.folder, text=text).splitlines()]
         found = {name: (kind, int(samples)) for name, kind, samples in families}
         self.assertEqual(len(found), text.count("# TYPE "))
-        hop = f'next_hop="smtp:[127.0.0.1]:{self.hop.port}"'
+        hop = f'next_hop="smtp:127.0.0.1:{self.hop.port}"'
         self.assertIn(f"mailrace_next_hop_recipients{{{hop}}} 2\n", text)
         self.assertIn(f"mailrace_next_hop_error_code{{{hop}}} 450\n", text)
         self.assertIn('mailrace_transport_recipients_total{transport="smtp",outcome="deferred"} 2\n', text)

@@ -193,7 +193,7 @@ class TlsPolicies(PostfixCase):
         files = self.folder / "files/.well-known"
         files.mkdir(parents=True)
         (files / "mta-sts.txt").write_text(POLICY.format("enforce", "mx.dest.test"))
-        extra = _SERVESPOLICY.format(address=POLICY_ADDRESS, files=files.parent, certificate=certificate)
+        extra = _SERVES_POLICY.format(address=POLICY_ADDRESS, files=files.parent, certificate=certificate)
         self.start("policy-host", names=self.zone, extra=extra)
         self.assert_delivered(self.server(), "mta-sts")
 

@@ -94,7 +94,7 @@ impl Operation {
     pub(super) fn problems(self) -> &'static [ErrorStatus] {
         use ErrorStatus::{NotFound, UnprocessableContent};
         match self {
-            Operation::Resume | Operation::ResumeQueue | Operation::TableLookup => &[NotFound],
+            Operation::Resume | Operation::ResumeQueue | Operation::TableLookup | Operation::PageModule => &[NotFound],
             Operation::Recipients
             | Operation::Hold
             | Operation::Release
