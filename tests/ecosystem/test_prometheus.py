@@ -56,7 +56,8 @@ class Prometheus(ApiCase):
         self.assertEqual(len(found), text.count("# TYPE "))
         hop = f'next_hop="smtp:127.0.0.1:{self.hop.port}"'
         self.assertIn(f"mailrace_next_hop_recipients{{{hop}}} 2\n", text)
-        self.assertIn(f"mailrace_next_hop_error_code{{{hop}}} 450\n", text)
+        # The recipients were refused, not the next hop.
+        self.assertIn(f"mailrace_next_hop_error_code{{{hop}}} 0\n", text)
         self.assertIn('mailrace_transport_recipients_total{transport="smtp",outcome="deferred"} 2\n', text)
         self.assertRegex(text, r'mailrace_listener_messages_total\{protocol="smtp",address="[^"]+",verdict="accepted"\} 2\n')
         self.assertEqual(found["mailrace_listener_recipients"], ("counter", 3 * found["mailrace_listener_sessions"][1]))

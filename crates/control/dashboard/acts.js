@@ -29,6 +29,12 @@ export function verbActs(verbs, about, filter, done = () => {}) {
   });
 }
 
+/** The nodes of a cluster that have not answered, with their errors; empty if all have. */
+function failedNodes(answer) {
+  const failed = (answer.nodes ?? []).filter((node) => node.error);
+  return failed.map((node) => `${node.node} says: ${node.error}`).join("; ");
+}
+
 /** Counts, asks, acts. Returns whether it was done. */
 export async function applyTo(verb, filter) {
   const isAll = Object.keys(filter).length === 0;
@@ -41,17 +47,22 @@ export async function applyTo(verb, filter) {
     return false;
   }
   const isDestructive = DESTRUCTIVE.includes(verb);
+  const silent = failedNodes(counted);
   const answer = await dialog({
     question: isAll ? `${title(verb)} all mail in the queue?` : `${title(verb)} this mail?`,
-    text: `${isAll ? "The whole queue: " : ""}${plural(number, "recipient")}. ${CONSEQUENCES[verb]}`
+    text: `${isAll ? "The whole queue: " : ""}${plural(number, "recipient")}${silent ? `, and more where ${silent}` : ""}. ${CONSEQUENCES[verb]}`
       + (isDestructive ? " This cannot be undone." : ""),
     yes: isDestructive ? `${title(verb)} ${plural(number, "recipient")}` : title(verb),
     isDangerous: isDestructive,
-    word: (isDestructive && number > 1) || isAll ? (isAll ? `${verb} all` : verb) : null,
+    word: (isDestructive && (number > 1 || silent)) || isAll ? (isAll ? `${verb} all` : verb) : null,
   });
   if (answer === null) return false;
   const done = await attempt(() => ask(`/api/v1/recipients/${verb}`, what));
-  if (done) notify(`${title(verb)}: ${plural(done.recipients, "recipient")}.`, "good");
+  if (done) {
+    const failed = failedNodes(done);
+    const result = `${title(verb)}: ${plural(done.recipients, "recipient")}`;
+    notify(failed ? `${result}; not done where ${failed}.` : `${result}.`, failed ? "warn" : "good");
+  }
   changed();
   return Boolean(done);
 }

@@ -52,8 +52,8 @@ use crate::metrics::{self, MetricsSnapshot, QueueMetrics, SignatureCounts};
 use crate::reload_request::{ReloadAnswer, ReloadRequest};
 use crate::{ClusterOperator, ControlParts, MessageHistory, ReportParts, SharedControlState};
 
-/// How long an act waits for room in the log.
-const AUDIT_WAIT_MAX: Duration = Duration::from_secs(5);
+/// How long an act waits for room in the log: less than other nodes of a cluster wait for its answer.
+const AUDIT_WAIT_MAX: Duration = Duration::from_secs(2);
 /// The message of the log lines about acts.
 const OPERATOR_ACTION: &str = "operator action";
 

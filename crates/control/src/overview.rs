@@ -28,6 +28,8 @@ const KEPT_MIN: Duration = Duration::from_secs(1);
 /// It is kept for this many times as long as it took to read, so that a long queue costs no more than one
 /// per cent of a processor.
 const KEPT_PER_COST: u32 = 100;
+/// How long it is kept at most: the time to read it may be a wait for the scheduler.
+const KEPT_MAX: Duration = Duration::from_secs(15);
 
 /// A next hop, with its recipients.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
@@ -194,7 +196,7 @@ impl OverviewCache {
         }
         let overview = Arc::new(read()?);
         let end = Instant::now();
-        let until = end + KEPT_MIN.max((end - begin) * KEPT_PER_COST);
+        let until = end + ((end - begin) * KEPT_PER_COST).clamp(KEPT_MIN, KEPT_MAX);
         *kept = Some(KeptOverview { overview: overview.clone(), until });
         Ok(overview)
     }
