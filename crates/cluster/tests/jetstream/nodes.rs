@@ -543,7 +543,7 @@ fn a_lane_whose_records_are_of_a_later_version_is_named_in_the_log() {
     let lane = LaneId { spool: mail::SpoolId::new(0xbeef), number: 0 };
     runtime.block_on(async {
         servers.connect("probe").await.lane_stream(lane).ensure().await.unwrap();
-        servers.publish_raw(lane, b"MRL\x02 of a later version".as_slice()).await;
+        servers.publish_raw(lane, b"MRL\x03 of a later version".as_slice()).await;
     });
     let (tell, told) = channel();
     let tell = Mutex::new(tell);
