@@ -522,6 +522,31 @@ fn a_lane_without_an_owner_waits_until_it_is_forgotten() {
     node.end();
 }
 
+/// The entry of its node may be missing for a while, and it has mail.
+#[test]
+fn a_lane_whose_stream_grows_is_never_forgotten() {
+    let (runtime, servers) = servers();
+    let home = tempfile::tempdir().unwrap();
+    let lane = LaneId { spool: mail::SpoolId::new(0xbeef), number: 0 };
+    let stream = runtime.block_on(servers.connect("probe")).lane_stream(lane);
+    let header = RecordHeader { kind: RecordKind::Part, epoch: 3, token: 1, batch: 1, part: 0, last: true };
+    let publish = || runtime.block_on(servers.publish_raw(lane, header.encode(&[])));
+    runtime.block_on(stream.ensure()).unwrap();
+    publish();
+    let node = TestNode::start(servers.config("first"), &folder(&home, "first"));
+    let refused = std::thread::scope(|scope| {
+        let forgetting = scope.spawn(|| node.node.forget(&lane.to_string(), true));
+        while !forgetting.is_finished() {
+            publish();
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        forgetting.join().unwrap().unwrap_err().to_string()
+    });
+    assert!(refused.contains("is alive"), "{refused}");
+    assert!(runtime.block_on(stream.tail()).is_ok());
+    node.end();
+}
+
 /// A copy of a machine, or a name that was given twice.
 #[test]
 fn a_second_process_with_the_name_of_a_node_that_is_alive_does_not_start() {
