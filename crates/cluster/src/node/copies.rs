@@ -5,7 +5,7 @@
 //! |---|---|---|
 //! | on the disk only | never acknowledged, or accepted before there was a cluster | it is copied to the stream |
 //! | in the stream only, and the log has its end | finished, and its outcome not copied | the stream gets a final outcome |
-//! | in the stream only, and the log knows nothing of it | lost by the disk; or in flight, and maybe never acknowledged | it is restored from the stream |
+//! | in the stream only, and the log knows nothing of it | lost by the disk; or in flight, and maybe never acknowledged | it is restored from the stream, which gets the states that differ |
 //! | on both sides | accepted; outcomes of some recipients may not be copied | the stream gets the states that differ |
 //!
 //! Meanwhile mail is accepted and delivered; what is new needs no comparison.
@@ -51,18 +51,18 @@ pub(super) async fn compare(shared: Arc<NodeShared>, handle: LaneHandle, opened:
     let Some(replayed) = read_stream(&shared, &handle, &opened).await else { return };
     let Some(comparison) = Comparison::of(&shared, &opened, &replayed).await else { return };
     let Comparison { on_disk, lost, finished, proof } = comparison;
-    let restored = lost.len();
+    let restored: Vec<QueueId> = lost.keys().copied().collect();
     // Nothing is purged before the stream is seeded.
     if !restore_lost(&shared, &handle, &opened, lost).await {
         return;
     }
     let ReplayedLane { retention, recipients } = replayed;
-    let changes = on_disk.iter().map(|id| (*id, state_changes(&shared, &retention, *id)));
+    let changes = on_disk.iter().chain(&restored).map(|id| (*id, state_changes(&shared, &retention, *id)));
     let changes: Vec<_> = changes.filter(|(_, changes)| !changes.is_empty()).collect();
     handle.seed(retention, reader(&shared));
     let missing = on_disk.iter().copied().filter(|id| !recipients.contains_key(id));
     let missing: Vec<QueueId> = missing.filter(|id| LaneId::epoch_of(*id) < opened.epoch).collect();
-    log_comparison(&shared, opened.lane, [missing.len(), finished.len(), changes.len(), restored]);
+    log_comparison(&shared, opened.lane, [missing.len(), finished.len(), changes.len(), restored.len()]);
     let count = |id: QueueId| recipients.get(&id).copied().unwrap_or_default();
     let finished = finished.into_iter().map(|id| (id, count(id))).collect();
     let outcomes = withdraw_finished(&shared, &handle, opened.lane, finished).await;

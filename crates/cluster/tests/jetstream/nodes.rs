@@ -438,6 +438,40 @@ fn mail_that_the_disk_has_lost_is_restored_from_the_stream() {
     second.end();
 }
 
+/// A block of the disk cannot be read: it had the message, and not the outcome, which is only here.
+#[test]
+fn the_stream_learns_the_outcomes_of_what_is_restored_from_it() {
+    let (_runtime, mut servers) = servers();
+    let home = tempfile::tempdir().unwrap();
+    let path = folder(&home, "first");
+    let first = TestNode::start(servers.config("first"), &path);
+    let id = first.accept_for_two();
+    servers.kill(0);
+    first.finish(id);
+    first.end();
+    damage(&path, b"b@example.org");
+    servers.resume(0);
+    let first = TestNode::start(servers.config("first"), &path);
+    assert_eq!(first.recovered, []);
+    await_copied(&path, 2);
+    assert_eq!(first.spool.states(id), [(0, RecipientState::Delivered)]);
+    first.end();
+    std::fs::remove_dir_all(&path).unwrap();
+    let second = TestNode::start(servers.config("second"), &folder(&home, "second"));
+    assert_eq!(second.await_adopted(1), [id]);
+    assert_eq!(second.spool.states(id), [(0, RecipientState::Delivered)], "it would be delivered twice");
+    second.end();
+}
+
+/// Changes this text wherever it is in the files of a folder.
+fn damage(path: &Path, text: &[u8]) {
+    for (file, mut content) in snapshot(path) {
+        let places: Vec<usize> = (0..content.len()).filter(|at| content[*at..].starts_with(text)).collect();
+        places.into_iter().for_each(|at| content[at] ^= 1);
+        std::fs::write(file, content).unwrap();
+    }
+}
+
 /// The files of a folder, with their content.
 fn snapshot(path: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let files = std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()).filter(|file| file.is_file());
