@@ -13,6 +13,7 @@
 use std::fmt::Display;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use futures_util::{FutureExt, StreamExt, stream};
 use mail::{LogLevel, QueueId};
@@ -133,14 +134,17 @@ async fn restore_lost(
     while handle.ended().now_or_never().is_none() {
         let (runtime, stream, spool) = (Handle::current(), stream.clone(), shared.spool.clone());
         let restoring = spawn_blocking(move || {
-            let restored = lost_mail::restore(&runtime, &stream, last, &spool.upgrade()?, &mut lost);
-            Some((restored, lost))
+            let restored = lost_mail::restore(&runtime, &stream, last, &spool, &mut lost);
+            (restored, lost)
         });
-        let Ok(Some((restored, left))) = restoring.await else { return false };
+        let Ok((restored, left)) = restoring.await else { return false };
         let Err(error) = restored else {
             left.keys().for_each(|id| shared.log(LogLevel::Error, NOT_RESTORED, &[("id", id)]));
             return true;
         };
+        if shared.stopping.load(Relaxed) || shared.spool.strong_count() == 0 {
+            return false;
+        }
         shared.log(LogLevel::Error, RESTORE_FAILED, &[("lane", &opened.lane), ("error", &error)]);
         lost = left;
         sleep(RESTORE_RETRY_DELAY).await;
