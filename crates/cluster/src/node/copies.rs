@@ -34,7 +34,8 @@ const COPIES_IN_FLIGHT: usize = 8;
 
 const RESTORE_FAILED: &str = "cannot restore mail that the disk lacks; trying again";
 const NOT_WITHDRAWN: &str = "cannot record in the stream of a lane which mail is finished; trying again";
-const NOT_RESTORED: &str = "cannot restore a message that the disk lacks: the stream of its lane lacks it too";
+const NOT_RESTORED: &str =
+    "cannot restore a message that the disk lacks: its stream lacks it too, or it exceeds a segment";
 
 /// A lane that was opened from its disk.
 pub(super) struct OpenedLane {

@@ -23,7 +23,8 @@ const WAITING_MAX: usize = 64;
 pub(super) type LostMessages = HashMap<QueueId, Vec<(u32, RecipientState)>>;
 
 /// Restores them from the records up to `last`. Blocks. What was restored is no longer in `lost`, also
-/// if it fails.
+/// if it fails. If it succeeds, what is left cannot be restored: the stream lacks it, or it does not fit into
+/// a segment of the spool.
 pub(super) fn restore(
     runtime: &Handle,
     stream: &LaneStream,
@@ -89,7 +90,10 @@ impl LostMailTarget<'_> {
         for WaitingMessage { id, states, result } in std::mem::take(&mut *self.waiting.lock()) {
             if let Err(error) = result.recv().unwrap_or(Err(CommitError::Closed)) {
                 self.lost.lock().insert(id, states);
-                failure = Err(error.into());
+                // That would not change by another attempt.
+                if error != CommitError::TooLarge {
+                    failure = Err(error.into());
+                }
             }
         }
         failure

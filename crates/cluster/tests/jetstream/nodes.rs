@@ -56,16 +56,22 @@ impl TestNode {
 
     /// Calls `on_log` with each text that is logged, before it goes on.
     fn start_with(config: ClusterConfig, folder: &Path, on_log: Box<dyn Fn(&str) + Send + Sync>) -> TestNode {
+        TestNode::start_with_segments(config, folder, SEGMENT_BYTES, on_log)
+    }
+
+    fn start_with_segments(
+        config: ClusterConfig,
+        folder: &Path,
+        segment_bytes: u64,
+        on_log: Box<dyn Fn(&str) + Send + Sync>,
+    ) -> TestNode {
         let (tell_lost, lost) = channel();
         let tell_lost: Mutex<Sender<LaneId>> = Mutex::new(tell_lost);
         let on_lane_lost = Box::new(move |lane, _: &str| tell_lost.lock().unwrap().send(lane).unwrap_or_default());
         let parts = parts(config, folder, on_log, on_lane_lost);
         let starting = StartingNode::connect(parts).unwrap();
-        let config = spool::Config {
-            segment_bytes: SEGMENT_BYTES,
-            commit_step: Some(starting.commit_step()),
-            ..spool::Config::default()
-        };
+        let config =
+            spool::Config { segment_bytes, commit_step: Some(starting.commit_step()), ..spool::Config::default() };
         let disk: Arc<dyn Disk> = Arc::new(FolderDisk::open(folder).unwrap());
         let mut recovered = Vec::new();
         let spool = spool::open(vec![disk], config, random(), &mut |live| recovered.push(live.id)).unwrap();
@@ -460,6 +466,33 @@ fn the_stream_learns_the_outcomes_of_what_is_restored_from_it() {
     let second = TestNode::start(servers.config("second"), &folder(&home, "second"));
     assert_eq!(second.await_adopted(1), [id]);
     assert_eq!(second.spool.states(id), [(0, RecipientState::Delivered)], "it would be delivered twice");
+    second.end();
+}
+
+/// The segments are smaller than before. The others are restored, and the lane goes on.
+#[test]
+fn a_lost_message_that_does_not_fit_the_spool_any_more_is_logged_and_stays_in_the_stream() {
+    let (_runtime, servers) = servers();
+    let home = tempfile::tempdir().unwrap();
+    let path = folder(&home, "first");
+    let first = TestNode::start(servers.config("first"), &path);
+    let snapshot = snapshot(&path);
+    let (large, small) = (first.accept(500_000), first.accept(300));
+    first.end();
+    restore_snapshot(&path, &snapshot);
+    let (tell, told) = channel();
+    let tell = Mutex::new(tell);
+    let on_log = Box::new(move |text: &str| tell.lock().unwrap().send(text.to_owned()).unwrap_or_default());
+    let first = TestNode::start_with_segments(servers.config("first"), &path, 64 << 10, on_log);
+    await_copied(&path, 2);
+    assert_eq!(first.spool.ids(), [small]);
+    assert!(told.try_iter().any(|text| text.starts_with("cannot restore a message that the disk lacks")));
+    first.end();
+    std::fs::remove_dir_all(&path).unwrap();
+    let second = TestNode::start(servers.config("second"), &folder(&home, "second"));
+    let mut expected = [large, small];
+    expected.sort_unstable();
+    assert_eq!(second.await_adopted(2), expected);
     second.end();
 }
 
