@@ -3,7 +3,7 @@
 //! | bytes | field |
 //! |---|---|
 //! | 3 | `MRL` |
-//! | 1 | version: 1 |
+//! | 1 | version: 2; records of version 1 do not say how long the lease is |
 //! | 1 | kind: 1 Epoch, 2 Part, 3 Renew, 4 Release |
 //! | 1 | flags: 1 = last part of its batch |
 //! | 8 | epoch |
@@ -30,7 +30,7 @@ use crate::NodeName;
 pub const HEADER_BYTES: usize = CRC_AT + 4;
 
 const MAGIC: [u8; 3] = *b"MRL";
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 const FLAG_LAST: u8 = 1;
 const CRC_AT: usize = 34;
 
@@ -236,10 +236,12 @@ mod tests {
     }
 
     #[test]
-    fn records_of_later_versions_are_refused_by_name() {
+    fn records_of_other_versions_are_refused_by_name() {
         let mut record = header().encode(b"").to_vec();
-        record[3] = 2;
-        assert_eq!(split(&record), Err(RecordError::UnknownVersion(2)));
+        for other in [VERSION - 1, VERSION + 1] {
+            record[3] = other;
+            assert_eq!(split(&record), Err(RecordError::UnknownVersion(other)));
+        }
     }
 
     #[test]

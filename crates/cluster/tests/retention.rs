@@ -89,6 +89,19 @@ fn what_the_servers_have_lost_is_published_again() {
 }
 
 #[test]
+fn an_unreadable_message_does_not_keep_others_that_are_lost_from_being_published_again() {
+    let mut stream = Stream::new(0);
+    (1..=18).for_each(|sequence| stream.store(vec![message(sequence)]));
+    stream.retention.handle_epoch(5000);
+    stream.retention.handle_first_record(1800);
+    assert_eq!(stream.actions().last(), Some(&RetentionAction::Copy(id(16))));
+    stream.retention.handle_copy_failed(id(1));
+    assert_eq!(stream.actions(), [RetentionAction::Copy(id(17))]);
+    (2..=17).for_each(|sequence| stream.store(vec![message(sequence)]));
+    assert_eq!(stream.actions(), [], "a copy of what is not lost gains nothing");
+}
+
+#[test]
 fn a_message_is_needed_until_the_batch_that_settles_it_is_stored() {
     let mut stream = Stream::new(u64::MAX);
     stream.store(vec![message(1)]);

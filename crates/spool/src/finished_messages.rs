@@ -3,28 +3,33 @@
 //! A message that is not live was finished, or the disk has lost it: a part of the log cannot be read, or
 //! all of it was set back to an earlier time. Whoever keeps a second copy has to tell the two apart. The
 //! proof is an outcome in the log. Outcomes are freed with their segments, but not before the commit
-//! step has confirmed them ([`crate::CommitStep::start`]), so for every message that the second copy
-//! still has, the proof is here.
+//! step has confirmed them ([`crate::CommitStep::start`]). Of those that were in the log when it was opened,
+//! nobody knows whether the step has them, so their segments stay for as long as this is kept: drop it when
+//! the second copy knows all that it proves.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use mail::QueueId;
 
 use crate::LaneId;
 use crate::recipient_states::{RecipientState, RecipientStates};
+use crate::segment::FileLease;
 
 /// What a lane's log says about messages that are not live: when the lane was opened, and since then.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct FinishedMessages {
     /// By sequence number: outcomes that were found without a live message.
     outcomes: HashMap<u64, RecipientStates>,
     /// Messages that were live, and were finished since.
     finished: HashSet<u64>,
+    /// The segments that were in the log when it was opened. They are not freed before these are dropped.
+    _segments: Vec<Arc<FileLease>>,
 }
 
 impl FinishedMessages {
-    pub(crate) fn new(outcomes: HashMap<u64, RecipientStates>) -> Self {
-        FinishedMessages { outcomes, finished: HashSet::new() }
+    pub(crate) fn new(outcomes: HashMap<u64, RecipientStates>, segments: Vec<Arc<FileLease>>) -> Self {
+        FinishedMessages { outcomes, finished: HashSet::new(), _segments: segments }
     }
 
     pub(crate) fn add(&mut self, sequence: u64) {
@@ -52,7 +57,8 @@ impl FinishedMessages {
 }
 
 impl crate::Spool {
-    /// What the log of a lane proves to be finished; once for each lane, since it is forgotten here.
+    /// What the log of a lane proves to be finished; once for each lane, since it is forgotten here. With a
+    /// commit step, nothing of the log that was opened is freed until this is taken and dropped.
     /// None without a commit step, and for a lane that is not open.
     pub fn take_finished(&self, lane: LaneId) -> Option<FinishedMessages> {
         self.lane_by_id(lane)?.segment_table.lock().finished.take()
@@ -69,11 +75,12 @@ mod tests {
     fn only_final_states_of_all_recipients_prove_that_a_message_is_finished() {
         let id = |sequence| QueueId::new(SpoolId::new(1), 0, sequence);
         let delivered = |ordinal| (ordinal, RecipientState::Delivered);
-        let mut finished = FinishedMessages::new(HashMap::from([
+        let outcomes = HashMap::from([
             (1, vec![delivered(0)].into()),
             (2, vec![(0, RecipientState::Held { attempts: 1 })].into()),
             (3, vec![(0, RecipientState::SetAside)].into()),
-        ]));
+        ]);
+        let mut finished = FinishedMessages::new(outcomes, Vec::new());
         finished.add(4);
         for (sequence, recipients, known, expected) in [
             (1, 1, vec![], None),

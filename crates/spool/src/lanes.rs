@@ -4,7 +4,7 @@
 //! other spools while it runs; they are in a map behind a lock, so that reading an own lane, which
 //! is nearly always what is asked for, needs none. A lane stays open until the spool is closed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::io;
 use std::ops::Deref;
@@ -19,7 +19,7 @@ use crate::disk::{Disk, DiskSpace};
 use crate::entries::{LiveMessage, SpoolEntry, SpooledMessage};
 use crate::finished_messages::FinishedMessages;
 use crate::lane::{self, Lane, LaneContext};
-use crate::message_index::MessageIndex;
+use crate::message_index::{MessageIndex, SegmentStage};
 use crate::recipient_states::RecipientState;
 use crate::recovery::{LaneSurvey, RecoveryFindings};
 use crate::spill::SpillWriter;
@@ -53,7 +53,8 @@ pub fn open(
 ) -> Result<Spool, OpenError> {
     let surveys = disks.into_iter().map(survey).collect::<Result<Vec<_>, _>>()?;
     let lane_ids = assign_identities(&surveys, random)?;
-    let recover = |(survey, lane_id)| RecoveredLane::recover(survey, lane_id, sink);
+    let has_step = config.commit_step.is_some();
+    let recover = |(survey, lane_id)| RecoveredLane::recover(survey, lane_id, has_step, sink);
     let recovered = surveys.into_iter().zip(lane_ids).map(recover).collect::<Result<Vec<_>, _>>()?;
     let context = LaneContext { config, random, step_bytes: Arc::default() };
     let epoch = recovered.iter().map(|lane| lane.findings.epoch).max().ok_or(OpenError::NoLane)?;
@@ -145,9 +146,18 @@ struct RecoveredLane {
 }
 
 impl RecoveredLane {
-    fn recover(survey: LaneSurvey, lane_id: LaneId, sink: &mut dyn FnMut(LiveMessage)) -> Result<Self, OpenError> {
+    /// Without a commit step, nobody asks for outcomes of messages that are not live.
+    fn recover(
+        survey: LaneSurvey,
+        lane_id: LaneId,
+        has_step: bool,
+        sink: &mut dyn FnMut(LiveMessage),
+    ) -> Result<Self, OpenError> {
         let (disk, next_number) = (survey.disk.clone(), survey.next_number);
-        let (index, findings) = survey.recover(lane_id, sink)?;
+        let (index, mut findings) = survey.recover(lane_id, sink)?;
+        if !has_step {
+            findings.outcomes = HashMap::new();
+        }
         Ok(RecoveredLane { disk, lane_id, next_number, index, findings })
     }
 
@@ -161,7 +171,10 @@ impl RecoveredLane {
         let report = |what| lane.report_event(SpoolEvent::SetAside { id: None, what });
         self.findings.aside.into_iter().for_each(report);
         if lane.steps.is_some() {
-            lane.segment_table.lock().finished = Some(FinishedMessages::new(self.findings.outcomes));
+            let mut table = lane.segment_table.lock();
+            let sealed = table.index.segments.values().filter(|segment| segment.stage == SegmentStage::Sealed);
+            let segments = sealed.map(|segment| segment.lease.clone()).collect();
+            table.finished = Some(FinishedMessages::new(self.findings.outcomes, segments));
         }
         lane.free_dead_segments();
         // The header of this segment makes the new epoch durable before the first id is used.
@@ -248,7 +261,8 @@ impl Spool {
         }
         // Who gets a message may ask for it at once, so the lane has to be open before.
         let mut live_messages = Vec::new();
-        let recovered = RecoveredLane::recover(survey, lane_id, &mut |live| live_messages.push(live))?;
+        let (has_step, mut take) = (self.context.config.commit_step.is_some(), |live| live_messages.push(live));
+        let recovered = RecoveredLane::recover(survey, lane_id, has_step, &mut take)?;
         let epoch = recovered.findings.epoch;
         let running = RunningLane::start(recovered.make_ready(epoch, &self.context)?)?;
         self.adopted.write().insert(lane_id, running);

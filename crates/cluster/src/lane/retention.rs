@@ -402,12 +402,14 @@ impl LaneRetention {
     /// The next message of the first batches that has to be copied.
     fn copy(&mut self) -> Option<RetentionAction> {
         let bytes_max = self.bytes_max();
-        // A stream that is small enough needs only what it has lost.
-        let before = if self.stored_bytes() > bytes_max { u64::MAX } else { self.lost_before };
+        // A stream that is small enough needs only what it has lost; and if something of this stays, nothing
+        // is gained by copying what follows.
+        let has_stuck = self.not_copied.iter().any(|id| self.is_stuck(*id));
+        let before = if self.stored_bytes() > bytes_max && !has_stuck { u64::MAX } else { self.lost_before };
         if !self.may_copy || before == 0 || self.copying.len() >= COPIES_MAX {
             return None;
         }
-        let first = self.first_live(before).find(|(id, _)| !self.copying.contains(id));
+        let first = self.first_live(before).find(|(id, _)| !self.copying.contains(id) && !self.is_stuck(*id));
         if first.is_some_and(|(_, bytes)| !self.has_room_for_copy(bytes)) {
             return None;
         }
@@ -420,6 +422,13 @@ impl LaneRetention {
 }
 
 impl LaneRetention {
+    /// Whether the servers have lost the record of a message that cannot be copied.
+    fn is_stuck(&self, id: QueueId) -> bool {
+        let is_lost =
+            || self.messages.get(&id).and_then(|message| message.batch).is_some_and(|at| at < self.lost_before);
+        self.not_copied.contains(&id) && is_lost()
+    }
+
     /// How large the stream may become without a copy. If nearly all of it is live, copies gain nothing.
     fn bytes_max(&self) -> u64 {
         let usual = self.slack_bytes.saturating_add(LIVE_FACTOR * self.live_bytes);

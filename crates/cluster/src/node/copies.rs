@@ -5,7 +5,7 @@
 //! |---|---|---|
 //! | on the disk only | never acknowledged, or accepted before there was a cluster | it is copied to the stream |
 //! | in the stream only, and the log has its end | finished, and its outcome not copied | the stream gets a final outcome |
-//! | in the stream only, and the log knows nothing of it | lost by the disk; or in flight, and maybe never acknowledged | it is restored from the stream |
+//! | in the stream only, and the log knows nothing of it | lost by the disk; or in flight, and maybe never acknowledged | it is restored from the stream, which gets the states that differ |
 //! | on both sides | accepted; outcomes of some recipients may not be copied | the stream gets the states that differ |
 //!
 //! Meanwhile mail is accepted and delivered; what is new needs no comparison.
@@ -13,10 +13,11 @@
 use std::fmt::Display;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use futures_util::{FutureExt, StreamExt, stream};
 use mail::{LogLevel, QueueId};
-use spool::{BatchDraft, DraftBody, EntryDraft, LaneId, RecipientState, SpooledMessage, StepAnswer};
+use spool::{BatchDraft, DraftBody, EntryDraft, FinishedMessages, LaneId, RecipientState, SpooledMessage, StepAnswer};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
@@ -32,7 +33,9 @@ use crate::lane::retention::{LaneRetention, StateChange};
 const COPIES_IN_FLIGHT: usize = 8;
 
 const RESTORE_FAILED: &str = "cannot restore mail that the disk lacks; trying again";
-const NOT_RESTORED: &str = "cannot restore a message that the disk lacks: the stream of its lane lacks it too";
+const NOT_WITHDRAWN: &str = "cannot record in the stream of a lane which mail is finished; trying again";
+const NOT_RESTORED: &str =
+    "cannot restore a message that the disk lacks: its stream lacks it too, or it exceeds a segment";
 
 /// A lane that was opened from its disk.
 pub(super) struct OpenedLane {
@@ -49,26 +52,26 @@ pub(super) struct OpenedLane {
 pub(super) async fn compare(shared: Arc<NodeShared>, handle: LaneHandle, opened: OpenedLane) {
     let Some(replayed) = read_stream(&shared, &handle, &opened).await else { return };
     let Some(comparison) = Comparison::of(&shared, &opened, &replayed).await else { return };
-    let Comparison { on_disk, lost, finished } = comparison;
-    let restored = lost.len();
+    let Comparison { on_disk, lost, finished, proof } = comparison;
+    let restored: Vec<QueueId> = lost.keys().copied().collect();
     // Nothing is purged before the stream is seeded.
     if !restore_lost(&shared, &handle, &opened, lost).await {
         return;
     }
     let ReplayedLane { retention, recipients } = replayed;
-    let changes = on_disk.iter().map(|id| (*id, state_changes(&shared, &retention, *id)));
+    let changes = on_disk.iter().chain(&restored).map(|id| (*id, state_changes(&shared, &retention, *id)));
     let changes: Vec<_> = changes.filter(|(_, changes)| !changes.is_empty()).collect();
     handle.seed(retention, reader(&shared));
     let missing = on_disk.iter().copied().filter(|id| !recipients.contains_key(id));
     let missing: Vec<QueueId> = missing.filter(|id| LaneId::epoch_of(*id) < opened.epoch).collect();
-    log_comparison(&shared, opened.lane, [missing.len(), finished.len(), changes.len(), restored]);
+    log_comparison(&shared, opened.lane, [missing.len(), finished.len(), changes.len(), restored.len()]);
     let count = |id: QueueId| recipients.get(&id).copied().unwrap_or_default();
-    let outcomes: Vec<EntryDraft> = finished.into_iter().map(|id| withdrawal(id, count(id))).collect();
-    let outcomes = outcomes.into_iter().map(|outcome| submit(&handle, opened.lane, vec![outcome]));
+    let finished = finished.into_iter().map(|id| (id, count(id))).collect();
+    let outcomes = withdraw_finished(&shared, &handle, opened.lane, finished).await;
+    // From here on the stream knows itself what the log proves.
+    drop(proof);
     let copies = missing.into_iter().map(|id| copy(&shared, &handle, opened.lane, id));
     let changes = changes.into_iter().map(|(id, changes)| submit_changes(&handle, id, changes));
-    let all_stored = |results: Vec<Result<(), String>>| results.into_iter().collect::<Result<(), String>>();
-    let outcomes = all_stored(stream::iter(outcomes).buffered(COPIES_IN_FLIGHT).collect().await);
     let copies = all_stored(stream::iter(copies).buffered(COPIES_IN_FLIGHT).collect().await);
     let changes = all_stored(stream::iter(changes).buffered(COPIES_IN_FLIGHT).collect().await);
     let marked = outcomes
@@ -89,6 +92,8 @@ struct Comparison {
     lost: LostMessages,
     /// Live in the stream, and finished on the disk.
     finished: Vec<QueueId>,
+    /// What the log says of these; it stays in the log for as long as this is kept.
+    proof: FinishedMessages,
 }
 
 impl Comparison {
@@ -101,16 +106,16 @@ impl Comparison {
             // After the ids: a message that is finished meanwhile is known to be.
             Some((on_disk, spool.take_finished(lane).unwrap_or_default()))
         };
-        let (on_disk, known_as_finished) = spawn_blocking(known).await.ok()??;
+        let (on_disk, proof) = spawn_blocking(known).await.ok()??;
         let (mut lost, mut finished) = (LostMessages::new(), Vec::new());
         for (id, recipients) in replayed.recipients.iter().filter(|(id, _)| on_disk.binary_search(id).is_err()) {
             let states = replayed.retention.states(*id).unwrap_or_default();
-            match known_as_finished.unfinished_states(*id, *recipients, states) {
+            match proof.unfinished_states(*id, *recipients, states) {
                 Some(states) => drop(lost.insert(*id, states)),
                 None => finished.push(*id),
             }
         }
-        Some(Comparison { on_disk, lost, finished })
+        Some(Comparison { on_disk, lost, finished, proof })
     }
 }
 
@@ -130,14 +135,17 @@ async fn restore_lost(
     while handle.ended().now_or_never().is_none() {
         let (runtime, stream, spool) = (Handle::current(), stream.clone(), shared.spool.clone());
         let restoring = spawn_blocking(move || {
-            let restored = lost_mail::restore(&runtime, &stream, last, &spool.upgrade()?, &mut lost);
-            Some((restored, lost))
+            let restored = lost_mail::restore(&runtime, &stream, last, &spool, &mut lost);
+            (restored, lost)
         });
-        let Ok(Some((restored, left))) = restoring.await else { return false };
+        let Ok((restored, left)) = restoring.await else { return false };
         let Err(error) = restored else {
             left.keys().for_each(|id| shared.log(LogLevel::Error, NOT_RESTORED, &[("id", id)]));
             return true;
         };
+        if shared.stopping.load(Relaxed) || shared.spool.strong_count() == 0 {
+            return false;
+        }
         shared.log(LogLevel::Error, RESTORE_FAILED, &[("lane", &opened.lane), ("error", &error)]);
         lost = left;
         sleep(RESTORE_RETRY_DELAY).await;
@@ -186,6 +194,33 @@ async fn read_stream(shared: &Arc<NodeShared>, handle: &LaneHandle, opened: &Ope
 fn state_changes(shared: &NodeShared, retention: &LaneRetention, id: QueueId) -> Vec<StateChange> {
     let (Some(found), Some(spool)) = (retention.states(id), shared.spool.upgrade()) else { return Vec::new() };
     StateChange::between(&found.into(), &spool.states(id).into())
+}
+
+/// Ends messages in the stream, each with its number of recipients; tries again until it succeeds. If it fails,
+/// the lane is lost.
+async fn withdraw_finished(
+    shared: &NodeShared,
+    handle: &LaneHandle,
+    lane: LaneId,
+    finished: Vec<(QueueId, u32)>,
+) -> Result<(), String> {
+    let mut has_failed = false;
+    loop {
+        let outcomes = finished.iter().copied().map(|(id, count)| submit(handle, lane, vec![withdrawal(id, count)]));
+        match all_stored(stream::iter(outcomes).buffered(COPIES_IN_FLIGHT).collect().await) {
+            Err(error) if handle.ended().now_or_never().is_none() => {
+                if !std::mem::replace(&mut has_failed, true) {
+                    shared.log(LogLevel::Warning, NOT_WITHDRAWN, &[("lane", &lane), ("error", &error)]);
+                }
+                sleep(RETRY_DELAY).await;
+            }
+            ended => return ended,
+        }
+    }
+}
+
+fn all_stored(results: Vec<Result<(), String>>) -> Result<(), String> {
+    results.into_iter().collect()
 }
 
 /// The end of a message that is finished on the disk.

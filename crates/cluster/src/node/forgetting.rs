@@ -2,16 +2,21 @@
 //!
 //! Mail that is only in the stream of a lane is given up with it, so a stream is deleted only by force. A
 //! deleted stream is not noted as closed: if its owner does come back with its disk, it delivers what it has.
+//! The entries of the nodes are not enough to know who is alive: one may be missing for a while. So the end of
+//! the stream has to stand still for a lease before, as for a node that takes over.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use mail::LogLevel;
 use spool::LaneId;
+use tokio::time::sleep;
 
 use super::claim::newest_epoch;
 use super::{ClusterNode, NodeShared};
 use crate::jetstream::parse_lane;
-use crate::{NodeEntry, NodeName};
+use crate::lane::TailFailure;
+use crate::{LaneStream, NodeEntry, NodeName};
 
 /// Why nothing was forgotten.
 #[derive(Debug, thiserror::Error)]
@@ -25,6 +30,9 @@ pub enum ForgetError {
     /// This node has the lane.
     #[error("this node owns lane {0}, or is taking it over")]
     Ours(LaneId),
+    /// Its stream has new records.
+    #[error("lane {0} is alive: its owner writes to its stream")]
+    Moves(LaneId),
     /// There is no such lane.
     #[error("lane {0} has no stream in this cluster")]
     NoStream(LaneId),
@@ -72,7 +80,8 @@ async fn forget_node(
     }
     let mut lanes = Vec::new();
     for lane in shared.connection.lanes().await.map_err(unavailable)? {
-        if owner(shared, lane).await?.as_ref() == Some(&node) {
+        let newest = newest_epoch(&shared.connection.lane_stream(lane)).await.map_err(unavailable)?;
+        if newest.is_some_and(|newest| newest.record.node == node) {
             lanes.push(lane);
         }
     }
@@ -91,23 +100,53 @@ async fn forget_lane(
     if !shared.connection.lanes().await.map_err(unavailable)?.contains(&lane) {
         return Err(ForgetError::NoStream(lane));
     }
-    // A lane whose records cannot be read is one that has to be forgotten.
-    let owner = owner(shared, lane).await.ok().flatten();
+    let owner = match newest_epoch(&shared.connection.lane_stream(lane)).await {
+        Ok(newest) => newest.map(|newest| newest.record.node),
+        // A lane whose records cannot be read is one that has to be forgotten.
+        Err(TailFailure::Unreadable { .. }) => None,
+        Err(failure) => return Err(unavailable(failure)),
+    };
     match owner.filter(|owner| nodes.iter().any(|(alive, _)| alive == owner)) {
         Some(owner) => Err(ForgetError::Alive(owner)),
         None => delete_streams(shared, vec![lane], force).await,
     }
 }
 
-async fn owner(shared: &NodeShared, lane: LaneId) -> Result<Option<NodeName>, ForgetError> {
-    let newest = newest_epoch(&shared.connection.lane_stream(lane)).await.map_err(unavailable)?;
-    Ok(newest.map(|newest| newest.record.node))
+/// Refuses if a lane has an owner that writes to it. Takes longer than the longest of their leases.
+async fn require_standstill(shared: &NodeShared, lanes: &[LaneId]) -> Result<(), ForgetError> {
+    let own_times = shared.parts.config.lane_times();
+    let (mut before, mut wait) = (Vec::new(), Duration::ZERO);
+    for lane in lanes {
+        let stream = shared.connection.lane_stream(*lane);
+        before.push((*lane, end_of_stream(&stream).await?));
+        let lease = newest_epoch(&stream).await.ok().flatten().map(|newest| newest.record.lease);
+        let times = lease.map_or(own_times, |lease| own_times.with_lease(lease));
+        wait = wait.max(times.lease + times.margin);
+    }
+    sleep(wait).await;
+    for (lane, end) in before {
+        if end_of_stream(&shared.connection.lane_stream(lane)).await? != end {
+            return Err(ForgetError::Moves(lane));
+        }
+    }
+    Ok(())
+}
+
+/// The last record, also if it cannot be read.
+async fn end_of_stream(stream: &LaneStream) -> Result<Option<u64>, ForgetError> {
+    match stream.tail().await {
+        Ok(tail) => Ok(Some(tail.last_sequence)),
+        Err(TailFailure::Unreadable { sequence, .. }) => Ok(Some(sequence)),
+        Err(TailFailure::NoStream) => Ok(None),
+        Err(TailFailure::Unavailable) => Err(unavailable(TailFailure::Unavailable)),
+    }
 }
 
 async fn delete_streams(shared: &NodeShared, lanes: Vec<LaneId>, force: bool) -> Result<Vec<LaneId>, ForgetError> {
     if !force && !lanes.is_empty() {
         return Err(ForgetError::HasLanes(lanes));
     }
+    require_standstill(shared, &lanes).await?;
     for lane in &lanes {
         shared.connection.lane_stream(*lane).delete().await.map_err(unavailable)?;
         shared.log(LogLevel::Warning, "forgot a lane, and all mail that only its stream had", &[("lane", lane)]);

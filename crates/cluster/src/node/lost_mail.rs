@@ -1,9 +1,11 @@
 //! Restores mail that the disk of a running lane lacks, from the lane's stream: a part of its log cannot be
 //! read, or it was set back to an earlier time, or the mail was in flight when the node stopped.
+//!
+//! It takes as long as it takes to read the stream, so it does not keep the spool open meanwhile.
 
 use std::collections::HashMap;
 use std::io;
-use std::sync::Arc;
+use std::sync::Weak;
 use std::sync::mpsc::{Receiver, channel};
 
 use mail::QueueId;
@@ -21,12 +23,13 @@ const WAITING_MAX: usize = 64;
 pub(super) type LostMessages = HashMap<QueueId, Vec<(u32, RecipientState)>>;
 
 /// Restores them from the records up to `last`. Blocks. What was restored is no longer in `lost`, also
-/// if it fails.
+/// if it fails. If it succeeds, what is left cannot be restored: the stream lacks it, or it does not fit into
+/// a segment of the spool.
 pub(super) fn restore(
     runtime: &Handle,
     stream: &LaneStream,
     last: u64,
-    spool: &Arc<Spool>,
+    spool: &Weak<Spool>,
     lost: &mut LostMessages,
 ) -> Result<(), ReplayFailure> {
     let target = LostMailTarget { spool, lost: Mutex::new(std::mem::take(lost)), waiting: Mutex::default() };
@@ -37,7 +40,7 @@ pub(super) fn restore(
 }
 
 struct LostMailTarget<'a> {
-    spool: &'a Spool,
+    spool: &'a Weak<Spool>,
     lost: Mutex<LostMessages>,
     /// Messages that are being written, with what is needed to try it again.
     waiting: Mutex<Vec<WaitingMessage>>,
@@ -55,15 +58,18 @@ impl RestoreTarget for LostMailTarget<'_> {
     }
 
     fn create_spill_file(&self, id: QueueId) -> io::Result<SpillWriter> {
-        self.spool.create_spill_file(id)
+        let closed = || io::Error::other(CommitError::Closed);
+        self.spool.upgrade().ok_or_else(closed)?.create_spill_file(id)
     }
 
     fn append_message(&self, message: RestoredMessage) -> Result<(), ReplayFailure> {
         let id = message.id;
+        let spool = self.spool.upgrade().ok_or(CommitError::Closed)?;
         let Some(states) = self.lost.lock().remove(&id) else { return Ok(()) };
         let (sender, result) = channel();
         let message = RestoredMessage { states: states.clone(), ..message };
-        self.spool.restore(message, Box::new(move |done| drop(sender.send(done))));
+        spool.restore(message, Box::new(move |done| drop(sender.send(done))));
+        drop(spool);
         let mut waiting = self.waiting.lock();
         waiting.push(WaitingMessage { id, states, result });
         let is_full = waiting.len() >= WAITING_MAX;
@@ -84,7 +90,10 @@ impl LostMailTarget<'_> {
         for WaitingMessage { id, states, result } in std::mem::take(&mut *self.waiting.lock()) {
             if let Err(error) = result.recv().unwrap_or(Err(CommitError::Closed)) {
                 self.lost.lock().insert(id, states);
-                failure = Err(error.into());
+                // That would not change by another attempt.
+                if error != CommitError::TooLarge {
+                    failure = Err(error.into());
+                }
             }
         }
         failure

@@ -120,13 +120,16 @@ async fn with_owner_lease(
     watcher: &mut LaneWatcher,
     known_epoch: &mut Option<u64>,
 ) -> Result<StreamTail, TailFailure> {
-    let epoch = tail.record.map(|record| record.epoch);
-    if epoch.is_some()
-        && epoch != *known_epoch
-        && let Some(newest) = stream.newest_epoch().await?
-    {
+    let Some(epoch) = tail.record.map(|record| record.epoch).filter(|epoch| Some(*epoch) != *known_epoch) else {
+        return Ok(tail);
+    };
+    if let Some(newest) = stream.newest_epoch().await? {
+        // Another server answers, which does not know of the new owner yet.
+        if newest.header.epoch < epoch {
+            return Err(TailFailure::Unavailable);
+        }
         watcher.set_owner_lease(newest.record.lease);
-        *known_epoch = epoch;
+        *known_epoch = Some(newest.header.epoch);
     }
     Ok(tail)
 }

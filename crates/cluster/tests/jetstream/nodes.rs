@@ -56,16 +56,22 @@ impl TestNode {
 
     /// Calls `on_log` with each text that is logged, before it goes on.
     fn start_with(config: ClusterConfig, folder: &Path, on_log: Box<dyn Fn(&str) + Send + Sync>) -> TestNode {
+        TestNode::start_with_segments(config, folder, SEGMENT_BYTES, on_log)
+    }
+
+    fn start_with_segments(
+        config: ClusterConfig,
+        folder: &Path,
+        segment_bytes: u64,
+        on_log: Box<dyn Fn(&str) + Send + Sync>,
+    ) -> TestNode {
         let (tell_lost, lost) = channel();
         let tell_lost: Mutex<Sender<LaneId>> = Mutex::new(tell_lost);
         let on_lane_lost = Box::new(move |lane, _: &str| tell_lost.lock().unwrap().send(lane).unwrap_or_default());
         let parts = parts(config, folder, on_log, on_lane_lost);
         let starting = StartingNode::connect(parts).unwrap();
-        let config = spool::Config {
-            segment_bytes: SEGMENT_BYTES,
-            commit_step: Some(starting.commit_step()),
-            ..spool::Config::default()
-        };
+        let config =
+            spool::Config { segment_bytes, commit_step: Some(starting.commit_step()), ..spool::Config::default() };
         let disk: Arc<dyn Disk> = Arc::new(FolderDisk::open(folder).unwrap());
         let mut recovered = Vec::new();
         let spool = spool::open(vec![disk], config, random(), &mut |live| recovered.push(live.id)).unwrap();
@@ -438,6 +444,67 @@ fn mail_that_the_disk_has_lost_is_restored_from_the_stream() {
     second.end();
 }
 
+/// A block of the disk cannot be read: it had the message, and not the outcome, which is only here.
+#[test]
+fn the_stream_learns_the_outcomes_of_what_is_restored_from_it() {
+    let (_runtime, mut servers) = servers();
+    let home = tempfile::tempdir().unwrap();
+    let path = folder(&home, "first");
+    let first = TestNode::start(servers.config("first"), &path);
+    let id = first.accept_for_two();
+    servers.kill(0);
+    first.finish(id);
+    first.end();
+    damage(&path, b"b@example.org");
+    servers.resume(0);
+    let first = TestNode::start(servers.config("first"), &path);
+    assert_eq!(first.recovered, []);
+    await_copied(&path, 2);
+    assert_eq!(first.spool.states(id), [(0, RecipientState::Delivered)]);
+    first.end();
+    std::fs::remove_dir_all(&path).unwrap();
+    let second = TestNode::start(servers.config("second"), &folder(&home, "second"));
+    assert_eq!(second.await_adopted(1), [id]);
+    assert_eq!(second.spool.states(id), [(0, RecipientState::Delivered)], "it would be delivered twice");
+    second.end();
+}
+
+/// The segments are smaller than before. The others are restored, and the lane goes on.
+#[test]
+fn a_lost_message_that_does_not_fit_the_spool_any_more_is_logged_and_stays_in_the_stream() {
+    let (_runtime, servers) = servers();
+    let home = tempfile::tempdir().unwrap();
+    let path = folder(&home, "first");
+    let first = TestNode::start(servers.config("first"), &path);
+    let snapshot = snapshot(&path);
+    let (large, small) = (first.accept(500_000), first.accept(300));
+    first.end();
+    restore_snapshot(&path, &snapshot);
+    let (tell, told) = channel();
+    let tell = Mutex::new(tell);
+    let on_log = Box::new(move |text: &str| tell.lock().unwrap().send(text.to_owned()).unwrap_or_default());
+    let first = TestNode::start_with_segments(servers.config("first"), &path, 64 << 10, on_log);
+    await_copied(&path, 2);
+    assert_eq!(first.spool.ids(), [small]);
+    assert!(told.try_iter().any(|text| text.starts_with("cannot restore a message that the disk lacks")));
+    first.end();
+    std::fs::remove_dir_all(&path).unwrap();
+    let second = TestNode::start(servers.config("second"), &folder(&home, "second"));
+    let mut expected = [large, small];
+    expected.sort_unstable();
+    assert_eq!(second.await_adopted(2), expected);
+    second.end();
+}
+
+/// Changes this text wherever it is in the files of a folder.
+fn damage(path: &Path, text: &[u8]) {
+    for (file, mut content) in snapshot(path) {
+        let places: Vec<usize> = (0..content.len()).filter(|at| content[*at..].starts_with(text)).collect();
+        places.into_iter().for_each(|at| content[at] ^= 1);
+        std::fs::write(file, content).unwrap();
+    }
+}
+
 /// The files of a folder, with their content.
 fn snapshot(path: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let files = std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()).filter(|file| file.is_file());
@@ -522,6 +589,31 @@ fn a_lane_without_an_owner_waits_until_it_is_forgotten() {
     node.end();
 }
 
+/// The entry of its node may be missing for a while, and it has mail.
+#[test]
+fn a_lane_whose_stream_grows_is_never_forgotten() {
+    let (runtime, servers) = servers();
+    let home = tempfile::tempdir().unwrap();
+    let lane = LaneId { spool: mail::SpoolId::new(0xbeef), number: 0 };
+    let stream = runtime.block_on(servers.connect("probe")).lane_stream(lane);
+    let header = RecordHeader { kind: RecordKind::Part, epoch: 3, token: 1, batch: 1, part: 0, last: true };
+    let publish = || runtime.block_on(servers.publish_raw(lane, header.encode(&[])));
+    runtime.block_on(stream.ensure()).unwrap();
+    publish();
+    let node = TestNode::start(servers.config("first"), &folder(&home, "first"));
+    let refused = std::thread::scope(|scope| {
+        let forgetting = scope.spawn(|| node.node.forget(&lane.to_string(), true));
+        while !forgetting.is_finished() {
+            publish();
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        forgetting.join().unwrap().unwrap_err().to_string()
+    });
+    assert!(refused.contains("is alive"), "{refused}");
+    assert!(runtime.block_on(stream.tail()).is_ok());
+    node.end();
+}
+
 /// A copy of a machine, or a name that was given twice.
 #[test]
 fn a_second_process_with_the_name_of_a_node_that_is_alive_does_not_start() {
@@ -543,7 +635,7 @@ fn a_lane_whose_records_are_of_a_later_version_is_named_in_the_log() {
     let lane = LaneId { spool: mail::SpoolId::new(0xbeef), number: 0 };
     runtime.block_on(async {
         servers.connect("probe").await.lane_stream(lane).ensure().await.unwrap();
-        servers.publish_raw(lane, b"MRL\x02 of a later version".as_slice()).await;
+        servers.publish_raw(lane, b"MRL\x03 of a later version".as_slice()).await;
     });
     let (tell, told) = channel();
     let tell = Mutex::new(tell);

@@ -369,7 +369,9 @@ fn an_outcome_stays_in_the_log_until_the_step_has_confirmed_it() {
         close(spool, image);
         finished.unfinished_states(id, 1, Vec::new()).is_none()
     };
-    assert!(is_known_as_finished(&disk.crash_harshly(0)));
+    let crashed = disk.crash_harshly(0);
+    assert!(is_known_as_finished(&crashed));
+    assert!(is_known_as_finished(&crashed.crash_harshly(0)), "a start does not know what the step has");
     outcome.send(Ok(()));
     step.answer_all(Ok(()));
     let last = harness.accept(500, 1).unwrap();
