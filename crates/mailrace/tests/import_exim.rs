@@ -163,6 +163,50 @@ fn nothing_is_relayed_that_exim_refused() {
     assert!(made.text.contains("networks = []") && !made.text.contains("[[domain]]\nname = \"host"), "{}", made.text);
 }
 
+/// The text and the told changes for a main section, an ACL for recipients, routers and authenticators.
+fn converted(main: &str, acl: &str, routers: &str, authenticators: &str) -> ImportResult {
+    let text = format!(
+        "acl_smtp_rcpt = a\n{main}\nbegin acl\na:\n{acl}\nbegin routers\n{routers}\nbegin transports\nt:\n driver = smtp\n\
+         begin authenticators\n{authenticators}\n"
+    );
+    let made = convert(&text).unwrap();
+    if let Err(faults) = Config::parse(&made.text, "mailrace.toml", "host.example.org") {
+        panic!("{faults}\n{}", made.text);
+    }
+    made
+}
+
+const OUT: &str = "out:\n driver = dnslookup\n domains = !+local_domains\n transport = t\n no_more\n\
+                   users:\n driver = accept\n local_parts = bob\n transport = t\n";
+
+fn relay_networks(made: &ImportResult) -> &str {
+    made.text.lines().find_map(|line| line.strip_prefix("networks = ")).unwrap().split('#').next().unwrap().trim()
+}
+
+/// A list that excludes another list contains all others, and what that one excludes is not added.
+#[test]
+fn excluded_lists_of_hosts_exclude_their_hosts_and_no_others() {
+    let main = "domainlist internal = internal.example\ndomainlist local_domains = internal.example : example.org\n\
+                hostlist relay_from_hosts = 10.0.0.0/8\nhostlist holes = !10.0.0.5 : 10.0.0.0/8\nhostlist open = 10.0.0.0/8 : !10.9.0.0/16";
+    let made = converted(
+        main,
+        "deny domains = +internal\n hosts = !+relay_from_hosts\naccept domains = +local_domains",
+        OUT,
+        "",
+    );
+    assert!(!made.text.contains("name = \"internal.example\""), "{}", made.text);
+    for (hosts, networks) in [
+        ("!+holes : 10.0.0.4/30", "[\"10.0.0.5/32\"]"),
+        ("!+holes : 192.0.2.0/24", "[\"192.0.2.0/24\"]"),
+        ("+open", "[]"),
+        ("!+open", "[]"),
+        ("!+none : 192.0.2.0/24", "[]"),
+    ] {
+        let made = converted(main, &format!("accept hosts = {hosts}"), OUT, "");
+        assert_eq!(relay_networks(&made), networks, "{hosts}\n{}", made.text);
+    }
+}
+
 #[test]
 fn what_refuses_by_an_unknown_condition_defers() {
     let text = "acl_smtp_rcpt = a\nbegin acl\na:\ndeny condition = ${if eq{$x}{y}}\n hosts = 192.0.2.0/24\n\
