@@ -207,6 +207,45 @@ fn excluded_lists_of_hosts_exclude_their_hosts_and_no_others() {
     }
 }
 
+const TLS: &str =
+    "tls_certificate = /etc/ssl/mail.pem\nmysql_servers = localhost/u/u/x\ndomainlist local_domains = example.org";
+
+/// The result of a check is not a password, and a login by one condition of several is none.
+#[test]
+fn a_password_is_looked_up_only_where_nothing_else_decides() {
+    let by_name = "${lookup mysql{SELECT p FROM u WHERE l='${quote_mysql:$auth2}'}{$value}fail}";
+    let refused = [
+        "${if eq{yes}{${lookup mysql{SELECT IF(COUNT(*)=1,'yes','no') FROM u WHERE l='${quote_mysql:$1}' AND p='${quote_mysql:$2}'}}}}".to_owned(),
+        "${if eq{yes}{${lookup mysql{SELECT a FROM u WHERE l='$auth2'}}}}".to_owned(),
+        format!("${{if and{{{{eq{{x}}{{${{lookup mysql{{SELECT off FROM u WHERE l='$auth2'}}}}}}}}{{crypteq{{$auth3}}{{{by_name}}}}}}}}}"),
+        format!("${{if crypteq{{$auth2}}{{{by_name}}}}}"),
+        format!("${{if crypteq{{$auth3}}{{{by_name}}}{{no}}{{yes}}}}"),
+        format!("${{if !crypteq{{$auth3}}{{{by_name}}}}}"),
+        format!("${{if eq{{${{md5:$auth3}}}}{{{by_name}}}}}"),
+        "${if crypteq{$auth3}{${lookup mysql{SELECT p FROM u WHERE l='$auth2' AND ip='$sender_host_address'}}}}".to_owned(),
+        "${if crypteq{$auth3}{${lookup{$auth2}lsearch*{/etc/aliases}}}}".to_owned(),
+        "${lookup mysql{SELECT 1 FROM u WHERE l='$auth2'}}".to_owned(),
+    ];
+    let login = |condition: &str| {
+        let driver = format!("p:\n driver = plaintext\n public_name = PLAIN\n server_condition = {condition}");
+        converted(TLS, "accept authenticated = *\naccept domains = +local_domains", OUT, &driver)
+    };
+    for condition in refused {
+        let made = login(&condition);
+        assert!(
+            made.text.contains("passwords = \"logins\"") && made.text.contains("not translated"),
+            "{condition}\n{}",
+            made.text
+        );
+        assert!(made.behavior_changes.iter().any(|it| it.contains("Logins get 454")), "{condition}");
+    }
+    for (function, format) in [("crypteq", false), ("eq", true)] {
+        let made = login(&format!("${{if {function}{{$auth3}}{{{by_name}}}{{yes}}{{no}}}}"));
+        assert!(made.text.contains("passwords = \"mysql\""), "{}", made.text);
+        assert_eq!(made.text.contains("{{PLAIN}}{value}"), format, "{}", made.text);
+    }
+}
+
 #[test]
 fn what_refuses_by_an_unknown_condition_defers() {
     let text = "acl_smtp_rcpt = a\nbegin acl\na:\ndeny condition = ${if eq{$x}{y}}\n hosts = 192.0.2.0/24\n\
