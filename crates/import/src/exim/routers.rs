@@ -102,7 +102,7 @@ impl Conversion<'_> {
     }
 
     /// Whether no mail from outside goes this way.
-    fn is_idle(&self, router: &Driver) -> bool {
+    pub(super) fn is_idle(&self, router: &Driver) -> bool {
         let has_prefix = |name: &str| router.value(name).is_some() && !router.is_set(&format!("{name}_optional"));
         let condition = router.value("condition").unwrap_or("true");
         let is_never =
@@ -201,7 +201,9 @@ impl Conversion<'_> {
                         ));
                     }
                     made.insert(router.name.clone(), table.clone());
-                    plan.aliases.push(table);
+                    if !plan.aliases.contains(&table) {
+                        plan.aliases.push(table);
+                    }
                 }
                 Ok(_) => self.block(plan, router, "it has both a lookup and local parts"),
                 Err(why) => self.block(plan, router, &why),
@@ -309,7 +311,9 @@ impl Conversion<'_> {
         plan.everyone = table.is_none();
         if let Some(table) = table {
             made.insert(router.name.clone(), table.clone());
-            plan.mailboxes.push(table);
+            if !plan.mailboxes.contains(&table) {
+                plan.mailboxes.push(table);
+            }
         }
     }
 
