@@ -246,6 +246,50 @@ fn a_password_is_looked_up_only_where_nothing_else_decides() {
     }
 }
 
+/// A router that refuses or redirects some mail to other domains is not passed over in silence.
+#[test]
+fn conditional_redirects_of_other_domains_are_told() {
+    for router in [
+        "condition = ${lookup{$sender_address}lsearch{/etc/suspended}{1}{0}}\n data = :fail: suspended",
+        "require_files = /etc/suspended/$sender_address\n data = :fail: suspended",
+        "data = ${lookup{$sender_address}lsearch{/etc/suspended}{:fail: suspended}fail}",
+        "domains = dbm;/etc/blocked\n data = :fail: blocked",
+    ] {
+        let routers = format!("suspended:\n driver = redirect\n {router}\n{OUT}");
+        let made = converted("domainlist local_domains = example.org", "accept hosts = 10.0.0.0/8", &routers, "");
+        let is_told = made.behavior_changes.iter().any(|it| it.contains("router suspended refused or redirected"));
+        assert!(is_told, "{router}: {:#?}", made.behavior_changes);
+    }
+}
+
+/// Statements before those that let clients relay count.
+#[test]
+fn what_is_denied_before_relaying_stays_denied() {
+    let logged = "p:\n driver = plaintext\n server_condition = ${if eq{$auth3}{${lookup mysql{SELECT p FROM u WHERE l='$auth2'}}}}";
+    let rights = "\naccept hosts = 10.0.0.0/15\naccept authenticated = *\naccept domains = +local_domains";
+    let deny = |statement: &str| converted(TLS, &format!("{statement}{rights}"), OUT, logged);
+    let (all, users) = ("[\"10.0.0.0/15\"]", "\nauth = true");
+    for (statement, networks, has_users) in [
+        ("deny domains = gmial.com : blocked.example", all, true),
+        ("deny domains = !+local_domains\n !authenticated = *", "[]", true),
+        ("deny domains = !+local_domains\n authenticated = *", all, false),
+        ("deny domains = !+local_domains\n !hosts = 10.0.0.0/16", "[\"10.0.0.0/16\"]", false),
+        ("deny domains = !+local_domains\n hosts = 10.1.0.0/16", "[\"10.0.0.0/16\"]", true),
+        ("deny domains = !+local_domains\n !authenticated = bob", "[]", false),
+        ("deny domains = !+local_domains\n !hosts = 10.0.0.0/15\n !authenticated = *", all, true),
+    ] {
+        let made = deny(statement);
+        assert_eq!(relay_networks(&made), networks, "{statement}\n{}", made.text);
+        assert_eq!(made.text.contains(users), has_users, "{statement}\n{}", made.text);
+    }
+    let made = deny("deny domains = gmial.com : blocked.example");
+    let rule = "recipients = [\"@gmial.com\", \"@blocked.example\"]\naction = \"refuse\"";
+    assert!(made.text.contains(rule), "{}", made.text);
+    let made = converted(TLS, "require domains = +local_domains\n verify = sender\naccept", OUT, "");
+    assert!(made.text.contains("sender_is = [\"unknown\"]\naction = \"refuse\""), "{}", made.text);
+    assert!(made.text.contains("name = \"example.org\""), "{}", made.text);
+}
+
 #[test]
 fn what_refuses_by_an_unknown_condition_defers() {
     let text = "acl_smtp_rcpt = a\nbegin acl\na:\ndeny condition = ${if eq{$x}{y}}\n hosts = 192.0.2.0/24\n\

@@ -122,8 +122,10 @@ impl Conversion<'_> {
         if statement.verb == "require" {
             for item in conditions {
                 let failed = AclItem { negated: !item.negated, ..item };
-                let items = vec![failed];
-                self.refusing(&AclStatement { verb: "deny".into(), items }, statement, stage, after_users, rules);
+                let refused = AclStatement { verb: "deny".into(), items: vec![failed] };
+                if stage != "rcpt" || !self.is_for_foreign_domains(&refused) {
+                    self.refusing(&refused, statement, stage, after_users, rules);
+                }
             }
             return;
         }
@@ -178,7 +180,10 @@ impl Conversion<'_> {
             self.rate_limit(statement);
             return true;
         }
-        if stage == "rcpt" && statement.verb != "accept" && self.is_for_foreign_domains(statement) {
+        if stage == "rcpt"
+            && !matches!(statement.verb.as_str(), "accept" | "require")
+            && self.is_for_foreign_domains(statement)
+        {
             return true;
         }
         let is_content = statement.items.iter().any(|item| CONTENT.contains(&item.name.as_str()));
@@ -197,23 +202,25 @@ impl Conversion<'_> {
         is_content || is_long_line || is_syntax
     }
 
-    /// Whether it refuses only domains that strangers may not send to, whatever else it says.
+    /// Whether it refuses all domains that strangers may not send to, and no others. The rights to relay say the same.
     fn is_for_foreign_domains(&self, statement: &AclStatement) -> bool {
-        let others = ["domains", "hosts", "authenticated", "verify"];
+        let others = ["domains", "authenticated"];
         let conditions: Vec<&AclItem> =
             statement.items.iter().filter(|it| !MODIFIERS.contains(&it.name.as_str())).collect();
         // Single hosts that may not relay, although others of their network may, need a rule.
         let spares_sites = |item: &AclItem| item.negated || self.hosts(&item.value).has_strangers() == Truth::Yes;
-        let is_plain = conditions
-            .iter()
-            .all(|item| others.contains(&item.name.as_str()) && (item.name != "hosts" || spares_sites(item)));
+        let is_plain = conditions.iter().all(|item| match item.name.as_str() {
+            "hosts" => spares_sites(item),
+            "verify" => item.value.trim().starts_with("recipient"),
+            name => others.contains(&name),
+        });
         let Some(domains) = conditions.iter().find(|item| item.name == "domains") else { return false };
-        let is_negated = domains.negated ^ (statement.verb == "require");
         let items = self.domain_items(&domains.value);
         let is_spared = |group: &DomainGroup| {
-            self.accepts_strangers(group) == Truth::No || applies(&items, group).negated(is_negated) == Truth::No
+            self.accepts_strangers(group) == Truth::No || applies(&items, group).negated(domains.negated) == Truth::No
         };
-        is_plain && conditions.len() <= 3 && self.groups.iter().all(is_spared)
+        let is_for_all_others = applies(&items, &DomainGroup::Foreign).negated(domains.negated) == Truth::Yes;
+        is_plain && is_for_all_others && conditions.len() <= 3 && self.groups.iter().all(is_spared)
     }
 
     fn accepting(&mut self, bare: &AclStatement, whole: &AclStatement, stage: &str, rules: &mut Vec<Rule>) {

@@ -65,7 +65,8 @@ fn everywhere() -> Vec<IpNet> {
     EVERYWHERE.iter().filter_map(|text| IpNet::parse(text)).collect()
 }
 
-fn subtracted(networks: Vec<IpNet>, holes: &[IpNet]) -> Vec<IpNet> {
+/// The networks without the parts that are in `holes`.
+pub(super) fn subtracted(networks: Vec<IpNet>, holes: &[IpNet]) -> Vec<IpNet> {
     let cut = |rest: Vec<IpNet>, hole: &IpNet| rest.into_iter().flat_map(|net| net.subtract(hole)).collect();
     holes.iter().fold(networks, cut)
 }
