@@ -290,6 +290,30 @@ fn what_is_denied_before_relaying_stays_denied() {
     assert!(made.text.contains("name = \"example.org\""), "{}", made.text);
 }
 
+/// A router with conditions does not make all addresses of its domains exist.
+#[test]
+fn a_router_with_conditions_does_not_take_all_addresses() {
+    for router in [
+        "manualroute\n route_list = * 192.0.2.1\n local_parts = lsearch;/etc/aliases",
+        "manualroute\n route_list = * 192.0.2.1\n condition = ${if eq{$interface_port}{10025}{no}{yes}}",
+        "manualroute\n route_list = * 127.0.0.1\n no_verify",
+        "dnslookup\n senders = *@example.net",
+        "dnslookup\n require_files = /etc/backup/$local_part",
+        "accept\n address_data = ${lookup{$local_part}lsearch{/etc/aliases}{$value}fail}",
+        "accept\n condition = ${lookup{$local_part}lsearch{/etc/aliases}}\n condition = yes",
+        "accept\n condition = yes\n no_verify",
+        "accept\n local_part_suffix = +*",
+        "accept\n check_local_user\n require_files = /etc/mail/$local_part",
+    ] {
+        let routers = format!("r:\n driver = {router}\n transport = t");
+        let made = converted("domainlist local_domains = example.org", "accept domains = +local_domains", &routers, "");
+        let domain = made.text.split_once("name = \"example.org\"").unwrap().1;
+        assert!(domain.split("\n\n").next().unwrap().contains("mailboxes = "), "{router}\n{}", made.text);
+        let is_told = made.behavior_changes.iter().any(|it| it.contains("no router before r takes gets 451"));
+        assert!(is_told, "{router}: {:#?}", made.behavior_changes);
+    }
+}
+
 #[test]
 fn what_refuses_by_an_unknown_condition_defers() {
     let text = "acl_smtp_rcpt = a\nbegin acl\na:\ndeny condition = ${if eq{$x}{y}}\n hosts = 192.0.2.0/24\n\

@@ -29,6 +29,10 @@ const PLACEHOLDER_DOMAIN: &str = "nothing-kept-here.invalid";
 const DECIDING: [&str; 6] =
     ["senders", "condition", "require_files", "address_data", "local_part_prefix", "router_home_directory"];
 
+/// Options that decide which addresses a router takes that sends mail to other hosts.
+const DECIDING_REMOTE: [&str; 6] =
+    ["senders", "condition", "require_files", "local_parts", "check_local_user", "local_part_prefix"];
+
 /// What is known of a domain.
 #[derive(Clone, Debug, Default)]
 struct DomainPlan {
@@ -125,8 +129,8 @@ impl Conversion<'_> {
         if plan.comes_from.is_empty() {
             plan.comes_from.clone_from(&router.name);
         }
-        if router.is_set("unseen") {
-            return self.block(plan, router, "`unseen` makes copies");
+        if let Some(why) = self.selection_without_counterpart(router) {
+            return self.block(plan, router, &why);
         }
         match router.kind() {
             "redirect" => self.redirect(router, group, names, plan, made),
@@ -151,6 +155,38 @@ impl Conversion<'_> {
             "ipliteral" => {}
             kind => self.block(plan, router, &format!("routers of type {kind} have no counterpart")),
         }
+    }
+
+    /// Why the addresses that a router takes are not known, if its type does not matter.
+    fn selection_without_counterpart(&self, router: &Driver) -> Option<String> {
+        let count = |name: &str| router.options.iter().filter(|option| option.name == name).count();
+        let is_off = |name: &str| router.value(name).is_some_and(|value| matches!(value, "false" | "no"));
+        let reads_home =
+            |name: &str| router.value(name).is_some_and(|it| it.contains("$home") || it.contains("${home}"));
+        if router.is_set("unseen") {
+            return Some("`unseen` makes copies".into());
+        }
+        if count("condition") > 1 {
+            return Some("it has several conditions".into());
+        }
+        if router.value("local_part_suffix").is_some() && !router.is_set("local_part_suffix_optional") {
+            return Some("it takes only addresses with a suffix".into());
+        }
+        // Addresses that only the files of users decide about are told of on their own.
+        let is_for_homes = reads_home("file") || reads_home("require_files");
+        if !is_for_homes && (is_off("verify") || is_off("verify_recipient") || router.is_set("verify_only")) {
+            return Some("it does not decide which addresses exist (verify)".into());
+        }
+        let is_remote = matches!(router.kind(), "manualroute" | "dnslookup");
+        let decides = |name: &&&str| router.value(name).is_some_and(|value| !self.is_true(value));
+        let name = DECIDING_REMOTE.iter().filter(|_| is_remote).find(decides);
+        let is_found = |value: &str| self.expander.resolved(value).contains('$');
+        let name = name.or_else(|| router.value("address_data").filter(|it| is_found(it)).map(|_| &"address_data"));
+        name.map(|name| format!("its {name} has no counterpart"))
+    }
+
+    fn is_true(&self, condition: &str) -> bool {
+        self.expander.constant(condition).is_some_and(|it| matches!(it.trim(), "true" | "yes" | "1" | "*"))
     }
 
     fn transport_of(&mut self, router: &Driver, hop: Option<&str>) -> Target {
@@ -324,6 +360,11 @@ impl Conversion<'_> {
             return unsupported("senders");
         }
         let parts = router.value("local_parts").map(|value| self.expander.resolved(value));
+        let is_account = router.is_set("check_local_user");
+        let selections = [router.value("condition").is_some(), router.value("require_files").is_some(), is_account];
+        if selections.iter().filter(|is_there| **is_there).count() > 1 {
+            return unsupported("combination of conditions");
+        }
         if let Some(condition) = router.value("condition").map(|value| self.expander.resolved(value)) {
             return match Lookup::of_condition(&condition) {
                 Some(lookup) if parts.is_none() => RouterScope::Table(lookup),
@@ -331,9 +372,12 @@ impl Conversion<'_> {
             };
         }
         if let Some(files) = router.value("require_files").map(|value| self.expander.resolved(value)) {
+            if parts.is_some() {
+                return unsupported("local_parts");
+            }
             return self.names_with_files(&files).map_or_else(|| unsupported("require_files"), RouterScope::Names);
         }
-        if router.is_set("check_local_user") {
+        if is_account {
             return self.accounts(parts.as_deref().unwrap_or("*"));
         }
         let Some(parts) = parts else { return RouterScope::Everyone };
