@@ -40,6 +40,8 @@ struct DomainPlan {
     mailboxes: Vec<String>,
     /// All addresses exist.
     everyone: bool,
+    /// A router before the last one is not translated, so not all addresses exist.
+    is_blocked: bool,
     catch_all: Option<String>,
     target: Option<Target>,
     delimiter: String,
@@ -185,7 +187,8 @@ impl Conversion<'_> {
         name.map(|name| format!("its {name} has no counterpart"))
     }
 
-    fn is_true(&self, condition: &str) -> bool {
+    /// Whether a condition always holds.
+    pub(super) fn is_true(&self, condition: &str) -> bool {
         self.expander.constant(condition).is_some_and(|it| matches!(it.trim(), "true" | "yes" | "1" | "*"))
     }
 
@@ -204,6 +207,7 @@ impl Conversion<'_> {
             false => self
                 .add_unavailable_table(&format!("router-{}", router.name), &format!("router {}: {why}", router.name)),
         };
+        plan.is_blocked = true;
         let chain = if plan.mailboxes.is_empty() { &mut plan.aliases } else { &mut plan.mailboxes };
         if !chain.contains(&name) {
             chain.push(name);
@@ -463,6 +467,7 @@ impl Conversion<'_> {
             },
             DomainGroup::Foreign => return,
         }
+        plan.everyone &= !plan.is_blocked;
         if !self.deferred_addresses.is_empty() && !plan.aliases.is_empty() {
             plan.aliases.push(DEFERRED_TABLE.to_owned());
         }
