@@ -167,7 +167,7 @@ fn nothing_is_relayed_that_exim_refused() {
 fn converted(main: &str, acl: &str, routers: &str, authenticators: &str) -> ImportResult {
     let text = format!(
         "acl_smtp_rcpt = a\n{main}\nbegin acl\na:\n{acl}\nbegin routers\n{routers}\nbegin transports\nt:\n driver = smtp\n\
-         begin authenticators\n{authenticators}\n"
+         m:\n driver = lmtp\n socket = /run/dovecot/lmtp\nbegin authenticators\n{authenticators}\n"
     );
     let made = convert(&text).unwrap();
     if let Err(faults) = Config::parse(&made.text, "mailrace.toml", "host.example.org") {
@@ -177,7 +177,7 @@ fn converted(main: &str, acl: &str, routers: &str, authenticators: &str) -> Impo
 }
 
 const OUT: &str = "out:\n driver = dnslookup\n domains = !+local_domains\n transport = t\n no_more\n\
-                   users:\n driver = accept\n local_parts = bob\n transport = t\n";
+                   users:\n driver = accept\n local_parts = bob\n transport = m\n";
 
 fn relay_networks(made: &ImportResult) -> &str {
     made.text.lines().find_map(|line| line.strip_prefix("networks = ")).unwrap().split('#').next().unwrap().trim()
@@ -311,6 +311,63 @@ fn a_router_with_conditions_does_not_take_all_addresses() {
         assert!(domain.split("\n\n").next().unwrap().contains("mailboxes = "), "{router}\n{}", made.text);
         let is_told = made.behavior_changes.iter().any(|it| it.contains("no router before r takes gets 451"));
         assert!(is_told, "{router}: {:#?}", made.behavior_changes);
+    }
+}
+
+/// A router that is not translated defers, also when one behind it takes all addresses.
+#[test]
+fn a_domain_with_an_untranslated_router_does_not_take_all_addresses() {
+    let routers = "a:\n driver = accept\n local_parts = bob\n transport = m\n\
+                   b:\n driver = redirect\n condition = ${lookup{$local_part}lsearch{/etc/off}{1}{0}}\n data = :fail: off\n\
+                   c:\n driver = manualroute\n route_list = * 192.0.2.1\n transport = t";
+    let made = converted("domainlist local_domains = example.org", "accept domains = +local_domains", routers, "");
+    assert!(made.text.contains("mailboxes = \"a-or-router-b\""), "{}", made.text);
+}
+
+/// Where Exim offers logins, and what it asks beside a password, is told of if it is lost.
+#[test]
+fn restrictions_of_logins_are_told() {
+    let acl = "accept authenticated = *\naccept domains = +local_domains";
+    let dovecot = "d:\n driver = dovecot\n public_name = PLAIN\n server_socket = /run/dovecot/auth-client";
+    let made = converted(TLS, acl, OUT, dovecot);
+    assert!(made.text.contains("dovecot = ") && made.behavior_changes.is_empty(), "{:?}", made.behavior_changes);
+    let limited = format!("{dovecot}\n server_condition = ${{if eq{{$auth1}}{{bob}}}}");
+    let made = converted(TLS, acl, OUT, &limited);
+    assert!(!made.text.contains("dovecot = ") && made.behavior_changes[0].contains("Logins get 454"), "{}", made.text);
+    for (hosts, is_told) in [
+        ("10.0.0.0/8", true),
+        ("", true),
+        ("*", false),
+        ("${if eq {$tls_in_cipher}{}{}{*}}", false),
+        ("${if eq{$sender_host_address}{192.0.2.1}{}{*}}", true),
+    ] {
+        let made = converted(&format!("{TLS}\nauth_advertise_hosts = {hosts}"), acl, OUT, dovecot);
+        let told = made.behavior_changes.iter().any(|it| it.contains("auth_advertise_hosts allows"));
+        assert_eq!(told, is_told, "{hosts}: {:#?}", made.behavior_changes);
+    }
+    let advertised = format!("{dovecot}\n server_advertise_condition = ${{if eq{{$interface_port}}{{587}}}}");
+    let made = converted(TLS, acl, OUT, &advertised);
+    assert!(made.behavior_changes[0].contains("server_advertise_condition of d"), "{:?}", made.behavior_changes);
+}
+
+/// What Exim refused and the new file accepts is told at its top.
+#[test]
+fn refusals_without_a_counterpart_are_told() {
+    let rest = "\naccept domains = +local_domains";
+    for (main, acl, expected) in [
+        ("", "deny senders = :\n condition = ${if >{$rcpt_count}{1}}", "a count of recipients is no condition"),
+        ("acl_not_smtp = a", "deny", "Mail that acl_not_smtp refused is accepted"),
+        ("helo_verify_hosts = *", "", "Mail of clients that helo_verify_hosts refused"),
+        ("tls_verify_hosts = 192.0.2.0/24", "", "Mail of clients that tls_verify_hosts refused"),
+        ("", "deny ratelimit = 10 / 1h / per_byte", "Mail above the rate"),
+    ] {
+        let made = converted(&format!("{TLS}\n{main}"), &format!("{acl}{rest}"), OUT, "");
+        let is_told = made.behavior_changes.iter().any(|it| it.contains(expected));
+        assert!(is_told, "{expected}: {:#?}", made.behavior_changes);
+    }
+    for unit in ["per_cmd", "per_addr", "per_rcpt"] {
+        let made = converted(TLS, &format!("deny ratelimit = 10 / 1h / {unit}{rest}"), OUT, "");
+        assert!(made.text.contains("recipients = \"10/1h\""), "{unit}\n{}", made.text);
     }
 }
 

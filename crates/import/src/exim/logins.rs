@@ -29,8 +29,10 @@ impl Conversion<'_> {
         }
         self.has_users = true;
         let block = TomlSection::new("[auth]");
-        if let Some(socket) = servers.iter().find(|it| it.kind() == "dovecot").and_then(|it| it.value("server_socket"))
-        {
+        self.tell_of_advertising(&servers);
+        let is_free =
+            |it: &&Driver| it.kind() == "dovecot" && it.value("server_condition").is_none_or(|it| self.is_true(it));
+        if let Some(socket) = servers.iter().find(is_free).and_then(|it| it.value("server_socket")) {
             let block = block.key("dovecot", quoted(&format!("unix:{socket}")), "server_socket");
             return self.draft.add(block);
         }
@@ -42,6 +44,31 @@ impl Conversion<'_> {
             self.add_unavailable_table("logins", "the logins of Exim are not translated")
         });
         self.draft.add(block.key("passwords", quoted(&table), "server_condition"));
+    }
+
+    /// Exim takes no login where it offers none. Here a login needs TLS, and nothing else.
+    fn tell_of_advertising(&mut self, servers: &[Driver]) {
+        let hosts = "auth_advertise_hosts";
+        if self.config.main.value(hosts).is_some_and(|value| !self.is_free_with_tls(value)) {
+            self.draft.unsupported(hosts, "users can log in from everywhere");
+            self.draft.add_behavior_change(
+                "Users can log in from everywhere, not only where auth_advertise_hosts allows it: see [auth], or refuse \
+                 other clients in [[access]].",
+            );
+        }
+        for driver in servers {
+            if driver.value("server_advertise_condition").is_some_and(|value| !self.is_free_with_tls(value)) {
+                self.draft.add_behavior_change(format!(
+                    "Users can log in wherever they have TLS: server_advertise_condition of {} has no counterpart, see [auth].",
+                    driver.name
+                ));
+            }
+        }
+    }
+
+    /// Whether a condition holds for all that have TLS.
+    fn is_free_with_tls(&self, text: &str) -> bool {
+        self.is_true(text) || is_true_with_tls(text)
     }
 
     /// The lookup that gives the password of a user, if nothing else decides about the login.
@@ -110,6 +137,19 @@ impl PasswordLookup {
             && login_variable(password) == Some(name + 1);
         (is_plain && rest.trim() == "}" && is_password).then_some(PasswordLookup { lookup, is_hashed })
     }
+}
+
+/// Whether a condition asks for TLS only, as in `${if eq{$tls_in_cipher}{}{}{*}}`.
+fn is_true_with_tls(text: &str) -> bool {
+    let text: String = text.split_whitespace().collect();
+    ["$tls_cipher", "$tls_in_cipher"].iter().any(|name| {
+        let (unset, set) = (format!("${{ifeq{{{name}}}{{}}"), format!("${{ifdef:{}", &name[1..]));
+        let branches =
+            text.strip_prefix(&unset).filter(|it| ["{}{*}}", "{no}{yes}}", "{0}{1}}", "{false}{true}}"].contains(it));
+        let is_defined =
+            text.strip_prefix(&set).is_some_and(|it| ["}", "{*}}", "{yes}}", "{*}{}}", "{yes}{no}}"].contains(&it));
+        branches.is_some() || is_defined || text == *name
+    })
 }
 
 /// The lookup in `${extract{1}{:}{LOOKUP}}`, which gives what a table of a file gives.
