@@ -371,6 +371,21 @@ fn refusals_without_a_counterpart_are_told() {
     }
 }
 
+/// Thousands of domains are read in seconds, and those that are left out are told of.
+#[test]
+fn domains_above_the_limit_are_told() {
+    let names = |letter: char| (0..2600).map(|n| format!("{letter}{n}.example")).collect::<Vec<_>>().join(" : ");
+    let main = format!("domainlist local_domains = {}\ndomainlist more = {}", names('a'), names('b'));
+    let acl = "deny senders = :\n domains = +more\naccept domains = +local_domains\naccept domains = +more";
+    let made = converted(&main, acl, OUT, "");
+    assert!(
+        made.behavior_changes.iter().any(|it| it.contains("first 5000 are left out")),
+        "{:?}",
+        made.behavior_changes
+    );
+    assert_eq!(made.text.matches("\n[[domain]]").count(), 5000);
+}
+
 #[test]
 fn what_refuses_by_an_unknown_condition_defers() {
     let text = "acl_smtp_rcpt = a\nbegin acl\na:\ndeny condition = ${if eq{$x}{y}}\n hosts = 192.0.2.0/24\n\

@@ -45,7 +45,12 @@ impl Conversion<'_> {
 
     /// Whether strangers may send to these domains.
     pub(super) fn accepts_strangers(&self, group: &DomainGroup) -> Truth {
-        self.acl_of("acl_smtp_rcpt").map_or(Truth::No, |statements| self.verdict(statements, group, 0))
+        if let Some(known) = self.known_verdicts.borrow().get(group) {
+            return *known;
+        }
+        let verdict = self.acl_of("acl_smtp_rcpt").map_or(Truth::No, |it| self.verdict(it, group, 0));
+        self.known_verdicts.borrow_mut().insert(group.clone(), verdict);
+        verdict
     }
 
     fn verdict(&self, statements: &[AclStatement], group: &DomainGroup, depth: usize) -> Truth {

@@ -130,7 +130,9 @@ impl Conversion<'_> {
             let Some(hop) = self.next_hop(&hosts).filter(|_| pattern != "*") else { continue };
             let items = self.domain_items(&pattern);
             let mut groups = Vec::new();
-            super::domains::collect_groups(&items, &mut groups);
+            if super::domains::collect_groups(&items, &mut groups).is_err() {
+                self.tell_of_too_many_domains();
+            }
             for group in groups {
                 match &group {
                     DomainGroup::Name(name) => self.route(router, &name.clone(), &hop),

@@ -61,9 +61,10 @@ impl Conversion<'_> {
     pub(super) fn domains(&mut self) {
         let is_open = |group: &&DomainGroup| self.accepts_strangers(group) != Truth::No;
         let ours: Vec<DomainGroup> = self.groups.iter().filter(is_open).cloned().collect();
+        let names = self.names_of_routers(&ours);
         let mut made: BTreeMap<String, String> = BTreeMap::new();
         let plans: Vec<(DomainGroup, DomainPlan)> =
-            ours.iter().map(|group| (group.clone(), self.plan(group, &ours, &mut made))).collect();
+            ours.iter().map(|group| (group.clone(), self.plan(group, &names, &mut made))).collect();
         let mut names: Vec<_> = plans;
         // A name comes before its parent domain, and both before databases.
         names.sort_by_key(|(group, _)| match group {
@@ -81,23 +82,29 @@ impl Conversion<'_> {
         }
     }
 
-    fn plan(&mut self, group: &DomainGroup, ours: &[DomainGroup], made: &mut BTreeMap<String, String>) -> DomainPlan {
+    /// The domains of ours by name that each router is for.
+    fn names_of_routers(&self, ours: &[DomainGroup]) -> Vec<Vec<String>> {
+        let names = |router: &Driver| {
+            let items = self.domain_items(router.value("domains").unwrap_or("*"));
+            let is_meant = |group: &&DomainGroup| applies(&items, group) == Truth::Yes;
+            let name = |group: &DomainGroup| match group {
+                DomainGroup::Name(name) => Some(name.clone()),
+                _ => None,
+            };
+            ours.iter().filter(is_meant).filter_map(name).collect()
+        };
+        self.config.routers.iter().map(names).collect()
+    }
+
+    fn plan(&mut self, group: &DomainGroup, names: &[Vec<String>], made: &mut BTreeMap<String, String>) -> DomainPlan {
         let mut plan = DomainPlan::default();
-        for router in self.config.routers.clone() {
+        for (router, names) in self.config.routers.iter().zip(names) {
             let items = self.domain_items(router.value("domains").unwrap_or("*"));
             match applies(&items, group) {
                 Truth::No => continue,
-                Truth::Maybe => self.block(&mut plan, &router, "its domains cannot be listed"),
-                Truth::Yes if self.is_idle(&router) => continue,
-                Truth::Yes => {
-                    let names = ours.iter().filter(|group| applies(&items, group) == Truth::Yes);
-                    let names = names.filter_map(|group| match group {
-                        DomainGroup::Name(name) => Some(name.clone()),
-                        _ => None,
-                    });
-                    let names: Vec<String> = names.collect();
-                    self.router(&router, group, &names, &mut plan, made);
-                }
+                Truth::Maybe => self.block(&mut plan, router, "its domains cannot be listed"),
+                Truth::Yes if self.is_idle(router) => continue,
+                Truth::Yes => self.router(router, group, names, &mut plan, made),
             }
             let ends = router.value("more").is_some_and(|value| value == "false");
             if plan.everyone || plan.catch_all.is_some() || ends {
