@@ -163,6 +163,229 @@ fn nothing_is_relayed_that_exim_refused() {
     assert!(made.text.contains("networks = []") && !made.text.contains("[[domain]]\nname = \"host"), "{}", made.text);
 }
 
+/// The text and the told changes for a main section, an ACL for recipients, routers and authenticators.
+fn converted(main: &str, acl: &str, routers: &str, authenticators: &str) -> ImportResult {
+    let text = format!(
+        "acl_smtp_rcpt = a\n{main}\nbegin acl\na:\n{acl}\nbegin routers\n{routers}\nbegin transports\nt:\n driver = smtp\n\
+         m:\n driver = lmtp\n socket = /run/dovecot/lmtp\nbegin authenticators\n{authenticators}\n"
+    );
+    let made = convert(&text).unwrap();
+    if let Err(faults) = Config::parse(&made.text, "mailrace.toml", "host.example.org") {
+        panic!("{faults}\n{}", made.text);
+    }
+    made
+}
+
+const OUT: &str = "out:\n driver = dnslookup\n domains = !+local_domains\n transport = t\n no_more\n\
+                   users:\n driver = accept\n local_parts = bob\n transport = m\n";
+
+fn relay_networks(made: &ImportResult) -> &str {
+    made.text.lines().find_map(|line| line.strip_prefix("networks = ")).unwrap().split('#').next().unwrap().trim()
+}
+
+/// A list that excludes another list contains all others, and what that one excludes is not added.
+#[test]
+fn excluded_lists_of_hosts_exclude_their_hosts_and_no_others() {
+    let main = "domainlist internal = internal.example\ndomainlist local_domains = internal.example : example.org\n\
+                hostlist relay_from_hosts = 10.0.0.0/8\nhostlist holes = !10.0.0.5 : 10.0.0.0/8\nhostlist open = 10.0.0.0/8 : !10.9.0.0/16";
+    let made = converted(
+        main,
+        "deny domains = +internal\n hosts = !+relay_from_hosts\naccept domains = +local_domains",
+        OUT,
+        "",
+    );
+    assert!(!made.text.contains("name = \"internal.example\""), "{}", made.text);
+    for (hosts, networks) in [
+        ("!+holes : 10.0.0.4/30", "[\"10.0.0.5/32\"]"),
+        ("!+holes : 192.0.2.0/24", "[\"192.0.2.0/24\"]"),
+        ("+open", "[]"),
+        ("!+open", "[]"),
+        ("!+none : 192.0.2.0/24", "[]"),
+    ] {
+        let made = converted(main, &format!("accept hosts = {hosts}"), OUT, "");
+        assert_eq!(relay_networks(&made), networks, "{hosts}\n{}", made.text);
+    }
+}
+
+const TLS: &str =
+    "tls_certificate = /etc/ssl/mail.pem\nmysql_servers = localhost/u/u/x\ndomainlist local_domains = example.org";
+
+/// The result of a check is not a password, and a login by one condition of several is none.
+#[test]
+fn a_password_is_looked_up_only_where_nothing_else_decides() {
+    let by_name = "${lookup mysql{SELECT p FROM u WHERE l='${quote_mysql:$auth2}'}{$value}fail}";
+    let refused = [
+        "${if eq{yes}{${lookup mysql{SELECT IF(COUNT(*)=1,'yes','no') FROM u WHERE l='${quote_mysql:$1}' AND p='${quote_mysql:$2}'}}}}".to_owned(),
+        "${if eq{yes}{${lookup mysql{SELECT a FROM u WHERE l='$auth2'}}}}".to_owned(),
+        format!("${{if and{{{{eq{{x}}{{${{lookup mysql{{SELECT off FROM u WHERE l='$auth2'}}}}}}}}{{crypteq{{$auth3}}{{{by_name}}}}}}}}}"),
+        format!("${{if crypteq{{$auth2}}{{{by_name}}}}}"),
+        format!("${{if crypteq{{$auth3}}{{{by_name}}}{{no}}{{yes}}}}"),
+        format!("${{if !crypteq{{$auth3}}{{{by_name}}}}}"),
+        format!("${{if eq{{${{md5:$auth3}}}}{{{by_name}}}}}"),
+        "${if crypteq{$auth3}{${lookup mysql{SELECT p FROM u WHERE l='$auth2' AND ip='$sender_host_address'}}}}".to_owned(),
+        "${if crypteq{$auth3}{${lookup{$auth2}lsearch*{/etc/aliases}}}}".to_owned(),
+        "${lookup mysql{SELECT 1 FROM u WHERE l='$auth2'}}".to_owned(),
+    ];
+    let login = |condition: &str| {
+        let driver = format!("p:\n driver = plaintext\n public_name = PLAIN\n server_condition = {condition}");
+        converted(TLS, "accept authenticated = *\naccept domains = +local_domains", OUT, &driver)
+    };
+    for condition in refused {
+        let made = login(&condition);
+        assert!(
+            made.text.contains("passwords = \"logins\"") && made.text.contains("not translated"),
+            "{condition}\n{}",
+            made.text
+        );
+        assert!(made.behavior_changes.iter().any(|it| it.contains("Logins get 454")), "{condition}");
+    }
+    for (function, format) in [("crypteq", false), ("eq", true)] {
+        let made = login(&format!("${{if {function}{{$auth3}}{{{by_name}}}{{yes}}{{no}}}}"));
+        assert!(made.text.contains("passwords = \"mysql\""), "{}", made.text);
+        assert_eq!(made.text.contains("{{PLAIN}}{value}"), format, "{}", made.text);
+    }
+}
+
+/// A router that refuses or redirects some mail to other domains is not passed over in silence.
+#[test]
+fn conditional_redirects_of_other_domains_are_told() {
+    for router in [
+        "condition = ${lookup{$sender_address}lsearch{/etc/suspended}{1}{0}}\n data = :fail: suspended",
+        "require_files = /etc/suspended/$sender_address\n data = :fail: suspended",
+        "data = ${lookup{$sender_address}lsearch{/etc/suspended}{:fail: suspended}fail}",
+        "domains = dbm;/etc/blocked\n data = :fail: blocked",
+    ] {
+        let routers = format!("suspended:\n driver = redirect\n {router}\n{OUT}");
+        let made = converted("domainlist local_domains = example.org", "accept hosts = 10.0.0.0/8", &routers, "");
+        let is_told = made.behavior_changes.iter().any(|it| it.contains("router suspended refused or redirected"));
+        assert!(is_told, "{router}: {:#?}", made.behavior_changes);
+    }
+}
+
+/// Statements before those that let clients relay count.
+#[test]
+fn what_is_denied_before_relaying_stays_denied() {
+    let logged = "p:\n driver = plaintext\n server_condition = ${if eq{$auth3}{${lookup mysql{SELECT p FROM u WHERE l='$auth2'}}}}";
+    let rights = "\naccept hosts = 10.0.0.0/15\naccept authenticated = *\naccept domains = +local_domains";
+    let deny = |statement: &str| converted(TLS, &format!("{statement}{rights}"), OUT, logged);
+    let (all, users) = ("[\"10.0.0.0/15\"]", "\nauth = true");
+    for (statement, networks, has_users) in [
+        ("deny domains = gmial.com : blocked.example", all, true),
+        ("deny domains = !+local_domains\n !authenticated = *", "[]", true),
+        ("deny domains = !+local_domains\n authenticated = *", all, false),
+        ("deny domains = !+local_domains\n !hosts = 10.0.0.0/16", "[\"10.0.0.0/16\"]", false),
+        ("deny domains = !+local_domains\n hosts = 10.1.0.0/16", "[\"10.0.0.0/16\"]", true),
+        ("deny domains = !+local_domains\n !authenticated = bob", "[]", false),
+        ("deny domains = !+local_domains\n !hosts = 10.0.0.0/15\n !authenticated = *", all, true),
+    ] {
+        let made = deny(statement);
+        assert_eq!(relay_networks(&made), networks, "{statement}\n{}", made.text);
+        assert_eq!(made.text.contains(users), has_users, "{statement}\n{}", made.text);
+    }
+    let made = deny("deny domains = gmial.com : blocked.example");
+    let rule = "recipients = [\"@gmial.com\", \"@blocked.example\"]\naction = \"refuse\"";
+    assert!(made.text.contains(rule), "{}", made.text);
+    let made = converted(TLS, "require domains = +local_domains\n verify = sender\naccept", OUT, "");
+    assert!(made.text.contains("sender_is = [\"unknown\"]\naction = \"refuse\""), "{}", made.text);
+    assert!(made.text.contains("name = \"example.org\""), "{}", made.text);
+}
+
+/// A router with conditions does not make all addresses of its domains exist.
+#[test]
+fn a_router_with_conditions_does_not_take_all_addresses() {
+    for router in [
+        "manualroute\n route_list = * 192.0.2.1\n local_parts = lsearch;/etc/aliases",
+        "manualroute\n route_list = * 192.0.2.1\n condition = ${if eq{$interface_port}{10025}{no}{yes}}",
+        "manualroute\n route_list = * 127.0.0.1\n no_verify",
+        "dnslookup\n senders = *@example.net",
+        "dnslookup\n require_files = /etc/backup/$local_part",
+        "accept\n address_data = ${lookup{$local_part}lsearch{/etc/aliases}{$value}fail}",
+        "accept\n condition = ${lookup{$local_part}lsearch{/etc/aliases}}\n condition = yes",
+        "accept\n condition = yes\n no_verify",
+        "accept\n local_part_suffix = +*",
+        "accept\n check_local_user\n require_files = /etc/mail/$local_part",
+    ] {
+        let routers = format!("r:\n driver = {router}\n transport = t");
+        let made = converted("domainlist local_domains = example.org", "accept domains = +local_domains", &routers, "");
+        let domain = made.text.split_once("name = \"example.org\"").unwrap().1;
+        assert!(domain.split("\n\n").next().unwrap().contains("mailboxes = "), "{router}\n{}", made.text);
+        let is_told = made.behavior_changes.iter().any(|it| it.contains("no router before r takes gets 451"));
+        assert!(is_told, "{router}: {:#?}", made.behavior_changes);
+    }
+}
+
+/// A router that is not translated defers, also when one behind it takes all addresses.
+#[test]
+fn a_domain_with_an_untranslated_router_does_not_take_all_addresses() {
+    let routers = "a:\n driver = accept\n local_parts = bob\n transport = m\n\
+                   b:\n driver = redirect\n condition = ${lookup{$local_part}lsearch{/etc/off}{1}{0}}\n data = :fail: off\n\
+                   c:\n driver = manualroute\n route_list = * 192.0.2.1\n transport = t";
+    let made = converted("domainlist local_domains = example.org", "accept domains = +local_domains", routers, "");
+    assert!(made.text.contains("mailboxes = \"a-or-router-b\""), "{}", made.text);
+}
+
+/// Where Exim offers logins, and what it asks beside a password, is told of if it is lost.
+#[test]
+fn restrictions_of_logins_are_told() {
+    let acl = "accept authenticated = *\naccept domains = +local_domains";
+    let dovecot = "d:\n driver = dovecot\n public_name = PLAIN\n server_socket = /run/dovecot/auth-client";
+    let made = converted(TLS, acl, OUT, dovecot);
+    assert!(made.text.contains("dovecot = ") && made.behavior_changes.is_empty(), "{:?}", made.behavior_changes);
+    let limited = format!("{dovecot}\n server_condition = ${{if eq{{$auth1}}{{bob}}}}");
+    let made = converted(TLS, acl, OUT, &limited);
+    assert!(!made.text.contains("dovecot = ") && made.behavior_changes[0].contains("Logins get 454"), "{}", made.text);
+    for (hosts, is_told) in [
+        ("10.0.0.0/8", true),
+        ("", true),
+        ("*", false),
+        ("${if eq {$tls_in_cipher}{}{}{*}}", false),
+        ("${if eq{$sender_host_address}{192.0.2.1}{}{*}}", true),
+    ] {
+        let made = converted(&format!("{TLS}\nauth_advertise_hosts = {hosts}"), acl, OUT, dovecot);
+        let told = made.behavior_changes.iter().any(|it| it.contains("auth_advertise_hosts allows"));
+        assert_eq!(told, is_told, "{hosts}: {:#?}", made.behavior_changes);
+    }
+    let advertised = format!("{dovecot}\n server_advertise_condition = ${{if eq{{$interface_port}}{{587}}}}");
+    let made = converted(TLS, acl, OUT, &advertised);
+    assert!(made.behavior_changes[0].contains("server_advertise_condition of d"), "{:?}", made.behavior_changes);
+}
+
+/// What Exim refused and the new file accepts is told at its top.
+#[test]
+fn refusals_without_a_counterpart_are_told() {
+    let rest = "\naccept domains = +local_domains";
+    for (main, acl, expected) in [
+        ("", "deny senders = :\n condition = ${if >{$rcpt_count}{1}}", "a count of recipients is no condition"),
+        ("acl_not_smtp = a", "deny", "Mail that acl_not_smtp refused is accepted"),
+        ("helo_verify_hosts = *", "", "Mail of clients that helo_verify_hosts refused"),
+        ("tls_verify_hosts = 192.0.2.0/24", "", "Mail of clients that tls_verify_hosts refused"),
+        ("", "deny ratelimit = 10 / 1h / per_byte", "Mail above the rate"),
+    ] {
+        let made = converted(&format!("{TLS}\n{main}"), &format!("{acl}{rest}"), OUT, "");
+        let is_told = made.behavior_changes.iter().any(|it| it.contains(expected));
+        assert!(is_told, "{expected}: {:#?}", made.behavior_changes);
+    }
+    for unit in ["per_cmd", "per_addr", "per_rcpt"] {
+        let made = converted(TLS, &format!("deny ratelimit = 10 / 1h / {unit}{rest}"), OUT, "");
+        assert!(made.text.contains("recipients = \"10/1h\""), "{unit}\n{}", made.text);
+    }
+}
+
+/// Thousands of domains are read in seconds, and those that are left out are told of.
+#[test]
+fn domains_above_the_limit_are_told() {
+    let names = |letter: char| (0..2600).map(|n| format!("{letter}{n}.example")).collect::<Vec<_>>().join(" : ");
+    let main = format!("domainlist local_domains = {}\ndomainlist more = {}", names('a'), names('b'));
+    let acl = "deny senders = :\n domains = +more\naccept domains = +local_domains\naccept domains = +more";
+    let made = converted(&main, acl, OUT, "");
+    assert!(
+        made.behavior_changes.iter().any(|it| it.contains("first 5000 are left out")),
+        "{:?}",
+        made.behavior_changes
+    );
+    assert_eq!(made.text.matches("\n[[domain]]").count(), 5000);
+}
+
 #[test]
 fn what_refuses_by_an_unknown_condition_defers() {
     let text = "acl_smtp_rcpt = a\nbegin acl\na:\ndeny condition = ${if eq{$x}{y}}\n hosts = 192.0.2.0/24\n\

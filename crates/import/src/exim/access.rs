@@ -19,8 +19,19 @@ const STAGES: [(&str, &str); 5] = [
     ("acl_smtp_data", "message"),
 ];
 /// ACLs without rules.
-const OTHER_ACLS: [&str; 6] =
-    ["acl_smtp_predata", "acl_smtp_mime", "acl_smtp_dkim", "acl_smtp_data_prdr", "acl_smtp_auth", "acl_smtp_starttls"];
+const OTHER_ACLS: [&str; 9] = [
+    "acl_smtp_predata",
+    "acl_smtp_mime",
+    "acl_smtp_dkim",
+    "acl_smtp_data_prdr",
+    "acl_smtp_auth",
+    "acl_smtp_starttls",
+    "acl_not_smtp",
+    "acl_not_smtp_mime",
+    "acl_not_smtp_start",
+];
+/// Main options that refuse clients or their mail, and have no counterpart.
+const REFUSING_OPTIONS: [&str; 2] = ["helo_verify_hosts", "tls_verify_hosts"];
 /// Conditions on the content, for which there are filters.
 const CONTENT: [&str; 6] = ["malware", "spam", "regex", "mime_regex", "decode", "av_scanner"];
 /// Rules that one statement may become.
@@ -39,6 +50,7 @@ impl Conversion<'_> {
     /// Writes the rules of all ACLs.
     pub(super) fn access(&mut self) {
         self.rejected_hosts();
+        self.tell_of_refusing_options();
         for (option, stage) in STAGES {
             let Some(statements) = self.acl_of(option).map(<[AclStatement]>::to_vec) else {
                 if self.config.main.value(option).is_some() && option != "acl_smtp_rcpt" {
@@ -72,6 +84,18 @@ impl Conversion<'_> {
             self.draft.mapped(option);
             self.draft
                 .add_behavior_change(format!("Mail that {option} refused is accepted: this ACL has no counterpart."));
+        }
+    }
+
+    fn tell_of_refusing_options(&mut self) {
+        for option in REFUSING_OPTIONS {
+            let value = self.config.main.value(option).unwrap_or_default();
+            if !value.is_empty() && self.expander.constant(value).is_none_or(|it| !it.trim().is_empty()) {
+                self.draft.unsupported(option, "no key for it; mail is handled without it");
+                self.draft.add_behavior_change(format!(
+                    "Mail of clients that {option} refused is accepted: this has no counterpart, see [[access]]."
+                ));
+            }
         }
     }
 
@@ -122,8 +146,10 @@ impl Conversion<'_> {
         if statement.verb == "require" {
             for item in conditions {
                 let failed = AclItem { negated: !item.negated, ..item };
-                let items = vec![failed];
-                self.refusing(&AclStatement { verb: "deny".into(), items }, statement, stage, after_users, rules);
+                let refused = AclStatement { verb: "deny".into(), items: vec![failed] };
+                if stage != "rcpt" || !self.is_for_foreign_domains(&refused) {
+                    self.refusing(&refused, statement, stage, after_users, rules);
+                }
             }
             return;
         }
@@ -170,15 +196,26 @@ impl Conversion<'_> {
     /// Whether a statement decides only what is decided without rules: who may relay, and what Exim counts by itself.
     fn is_known_elsewhere(&mut self, statement: &AclStatement, stage: &str) -> bool {
         let has = |name: &str| statement.items.iter().find(|item| item.name == name);
-        if has("condition").is_some_and(|item| item.value.contains("$rcpt_count")) {
-            self.draft.rules.push((statement.summary(), "see `errors` of [limits]".into()));
+        if let Some(item) = has("condition").filter(|item| item.value.contains("$rcpt_count")) {
+            // Recipients that do not exist are errors, which have a limit.
+            match item.value.contains("$recipients_count") {
+                true => self.draft.rules.push((statement.summary(), "see `errors` of [limits]".into())),
+                false => self.draft.add_behavior_change(format!(
+                    "Mail that `{}` refused is accepted: a count of recipients is no condition here, see `recipients` of \
+                     [limits].",
+                    statement.summary()
+                )),
+            }
             return true;
         }
         if has("ratelimit").is_some() {
             self.rate_limit(statement);
             return true;
         }
-        if stage == "rcpt" && statement.verb != "accept" && self.is_for_foreign_domains(statement) {
+        if stage == "rcpt"
+            && !matches!(statement.verb.as_str(), "accept" | "require")
+            && self.is_for_foreign_domains(statement)
+        {
             return true;
         }
         let is_content = statement.items.iter().any(|item| CONTENT.contains(&item.name.as_str()));
@@ -197,23 +234,25 @@ impl Conversion<'_> {
         is_content || is_long_line || is_syntax
     }
 
-    /// Whether it refuses only domains that strangers may not send to, whatever else it says.
+    /// Whether it refuses all domains that strangers may not send to, and no others. The rights to relay say the same.
     fn is_for_foreign_domains(&self, statement: &AclStatement) -> bool {
-        let others = ["domains", "hosts", "authenticated", "verify"];
+        let others = ["domains", "authenticated"];
         let conditions: Vec<&AclItem> =
             statement.items.iter().filter(|it| !MODIFIERS.contains(&it.name.as_str())).collect();
         // Single hosts that may not relay, although others of their network may, need a rule.
         let spares_sites = |item: &AclItem| item.negated || self.hosts(&item.value).has_strangers() == Truth::Yes;
-        let is_plain = conditions
-            .iter()
-            .all(|item| others.contains(&item.name.as_str()) && (item.name != "hosts" || spares_sites(item)));
+        let is_plain = conditions.iter().all(|item| match item.name.as_str() {
+            "hosts" => spares_sites(item),
+            "verify" => item.value.trim().starts_with("recipient"),
+            name => others.contains(&name),
+        });
         let Some(domains) = conditions.iter().find(|item| item.name == "domains") else { return false };
-        let is_negated = domains.negated ^ (statement.verb == "require");
         let items = self.domain_items(&domains.value);
         let is_spared = |group: &DomainGroup| {
-            self.accepts_strangers(group) == Truth::No || applies(&items, group).negated(is_negated) == Truth::No
+            self.accepts_strangers(group) == Truth::No || applies(&items, group).negated(domains.negated) == Truth::No
         };
-        is_plain && conditions.len() <= 3 && self.groups.iter().all(is_spared)
+        let is_for_all_others = applies(&items, &DomainGroup::Foreign).negated(domains.negated) == Truth::Yes;
+        is_plain && is_for_all_others && conditions.len() <= 3 && self.groups.iter().all(is_spared)
     }
 
     fn accepting(&mut self, bare: &AclStatement, whole: &AclStatement, stage: &str, rules: &mut Vec<Rule>) {
@@ -366,10 +405,12 @@ impl Conversion<'_> {
     fn rate_limit(&mut self, statement: &AclStatement) {
         let item = statement.items.iter().find(|item| item.name == "ratelimit");
         let parts: Vec<&str> = item.map(|item| item.value.split('/').map(str::trim).collect()).unwrap_or_default();
-        let is_plain = statement.items.iter().all(|it| it.name == "ratelimit" || MODIFIERS.contains(&it.name.as_str()));
+        let is_plain = !parts.contains(&"per_byte");
+        let is_plain = is_plain
+            && statement.items.iter().all(|it| it.name == "ratelimit" || MODIFIERS.contains(&it.name.as_str()));
         let unit = |option: &str| match option {
             "per_mail" | "per_conn" => Some("messages"),
-            "per_rcpt" => Some("recipients"),
+            "per_rcpt" | "per_cmd" | "per_addr" => Some("recipients"),
             _ => None,
         };
         let by = match parts.get(2..).unwrap_or_default().iter().find(|it| it.starts_with('$')) {

@@ -9,6 +9,7 @@
 
 use super::Conversion;
 use super::domains::{DomainGroup, Truth, applies};
+use super::hosts::subtracted;
 use super::sections::{AclItem, AclStatement, MODIFIERS};
 use crate::config_draft::TomlSection;
 use crate::ip_net::IpNet;
@@ -24,6 +25,17 @@ pub(super) struct RelayRights {
     pub(super) users: bool,
 }
 
+/// Why a later statement gives no right.
+const DENIED: &str = "a statement before it denies this";
+
+/// Who may not relay, whatever later statements accept.
+#[derive(Debug, Default)]
+struct DeniedRelaying {
+    users: bool,
+    all_networks: bool,
+    networks: Vec<IpNet>,
+}
+
 impl Conversion<'_> {
     /// The statements of the ACL that a main option names. None: there is no such ACL.
     pub(super) fn acl_of(&self, option: &str) -> Option<&[AclStatement]> {
@@ -33,7 +45,12 @@ impl Conversion<'_> {
 
     /// Whether strangers may send to these domains.
     pub(super) fn accepts_strangers(&self, group: &DomainGroup) -> Truth {
-        self.acl_of("acl_smtp_rcpt").map_or(Truth::No, |statements| self.verdict(statements, group, 0))
+        if let Some(known) = self.known_verdicts.borrow().get(group) {
+            return *known;
+        }
+        let verdict = self.acl_of("acl_smtp_rcpt").map_or(Truth::No, |it| self.verdict(it, group, 0));
+        self.known_verdicts.borrow_mut().insert(group.clone(), verdict);
+        verdict
     }
 
     fn verdict(&self, statements: &[AclStatement], group: &DomainGroup, depth: usize) -> Truth {
@@ -101,19 +118,38 @@ impl Conversion<'_> {
             );
             return;
         };
+        let mut denied = DeniedRelaying::default();
         for statement in statements {
             let others = self.without(&statement, &["hosts", "authenticated"]);
             let holds = self.statement_holds(&others, &DomainGroup::Foreign, 0);
             let has = |name: &str| statement.items.iter().any(|item| item.name == name);
             match (statement.verb.as_str(), holds) {
-                ("accept", Truth::Yes) => self.add_relay_rights(&statement),
+                ("accept", Truth::Yes) => self.add_relay_rights(&statement, &denied),
                 ("accept", Truth::Maybe) if has("hosts") || has("authenticated") => {
                     self.tell_no_relay(&statement, "its conditions have no counterpart");
                 }
                 ("deny" | "drop" | "defer" | "discard", Truth::Yes) if !has("hosts") && !has("authenticated") => return,
+                ("deny" | "drop" | "defer" | "discard", Truth::Yes) => self.add_denial(&statement, &mut denied),
                 ("require", Truth::No) => return,
                 _ => {}
             }
+        }
+    }
+
+    /// Notes who may not relay by a statement that denies it to some hosts or users.
+    fn add_denial(&self, statement: &AclStatement, denied: &mut DeniedRelaying) {
+        let named = |name: &str| statement.items.iter().filter(|item| item.name == name).collect::<Vec<_>>();
+        let (hosts, logins) = (named("hosts"), named("authenticated"));
+        let sets: Vec<_> = hosts.iter().map(|item| (item.negated, self.hosts(&item.value))).collect();
+        let has_strangers = sets.iter().all(|(negated, set)| *negated || set.has_strangers() != Truth::No);
+        denied.users |= has_strangers && logins.iter().all(|item| !item.negated || item.value.trim() != "*");
+        if logins.iter().any(|item| !item.negated) {
+            return;
+        }
+        match sets.as_slice() {
+            [(true, set)] => denied.networks.extend(set.complement()),
+            [(false, set)] if set.unknown.is_empty() => denied.networks.extend(set.networks.iter().cloned()),
+            _ => denied.all_networks = true,
         }
     }
 
@@ -126,10 +162,14 @@ impl Conversion<'_> {
         AclStatement { items: statement.items.iter().filter(is_kept).cloned().collect(), ..statement.clone() }
     }
 
-    fn add_relay_rights(&mut self, statement: &AclStatement) {
+    fn add_relay_rights(&mut self, statement: &AclStatement, denied: &DeniedRelaying) {
         let named = |name: &str| statement.items.iter().filter(|item| item.name == name).cloned().collect::<Vec<_>>();
         match (named("hosts").as_slice(), named("authenticated").as_slice()) {
             ([], []) => self.tell_no_relay(statement, "anybody could relay"),
+            ([], [user]) if !user.negated && user.value.trim() == "*" && denied.users => {
+                self.tell_no_relay(statement, DENIED);
+            }
+            ([hosts], []) if !hosts.negated && denied.all_networks => self.tell_no_relay(statement, DENIED),
             ([], [user]) if !user.negated && user.value.trim() == "*" => self.relay.users = true,
             ([hosts], []) if !hosts.negated => {
                 let set = self.hosts(&hosts.value);
@@ -139,7 +179,13 @@ impl Conversion<'_> {
                 }
                 match set.has_strangers() == Truth::Yes {
                     true => self.tell_no_relay(statement, "anybody could relay"),
-                    false => self.relay.networks.extend(set.networks),
+                    false => {
+                        let allowed = subtracted(set.networks.clone(), &denied.networks);
+                        if allowed != set.networks {
+                            self.tell_no_relay(statement, &format!("{DENIED} to some of these hosts"));
+                        }
+                        self.relay.networks.extend(allowed);
+                    }
                 }
             }
             _ => self.tell_no_relay(statement, "only some users or hosts may"),

@@ -1,7 +1,9 @@
 //! Lists of domains, and the domains that a configuration names. An ACL or a router applies to a domain, does
 //! not apply, or may apply: what the import cannot read may be anything.
 
+use std::collections::HashSet;
 use std::path::Path;
+use std::rc::Rc;
 
 use mail::Address;
 
@@ -37,8 +39,12 @@ impl From<bool> for Truth {
     }
 }
 
+/// A configuration names more domains than become sections.
+#[derive(Debug)]
+pub(super) struct TooManyDomains;
+
 /// Domains that are handled alike.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum DomainGroup {
     Name(String),
     /// All subdomains of a domain.
@@ -112,13 +118,33 @@ fn unknown_items(items: &[DomainItem], found: &mut Vec<String>) {
     }
 }
 
-pub(super) fn collect_groups(items: &[DomainItem], groups: &mut Vec<DomainGroup>) {
+/// Adds the domains of a list to the others.
+///
+/// # Errors
+///
+/// There are more than `GROUPS_MAX`: the rest is left out.
+pub(super) fn collect_groups(items: &[DomainItem], groups: &mut Vec<DomainGroup>) -> Result<(), TooManyDomains> {
+    let mut all = Vec::new();
+    named_groups(items, &mut all);
+    let mut known: HashSet<DomainGroup> = groups.iter().cloned().collect();
+    for group in all {
+        if known.contains(group) {
+            continue;
+        }
+        if groups.len() >= GROUPS_MAX {
+            return Err(TooManyDomains);
+        }
+        known.insert(group.clone());
+        groups.push(group.clone());
+    }
+    Ok(())
+}
+
+fn named_groups<'i>(items: &'i [DomainItem], found: &mut Vec<&'i DomainGroup>) {
     for item in items {
         match &item.pattern {
-            DomainPattern::List(items) => collect_groups(items, groups),
-            DomainPattern::Group(group) if !groups.contains(group) && groups.len() < GROUPS_MAX => {
-                groups.push(group.clone());
-            }
+            DomainPattern::List(items) => named_groups(items, found),
+            DomainPattern::Group(group) => found.push(group),
             _ => {}
         }
     }
@@ -126,8 +152,13 @@ pub(super) fn collect_groups(items: &[DomainItem], groups: &mut Vec<DomainGroup>
 
 impl Conversion<'_> {
     /// The elements of a list of domains.
-    pub(super) fn domain_items(&self, text: &str) -> Vec<DomainItem> {
-        self.domain_list(text, 0)
+    pub(super) fn domain_items(&self, text: &str) -> Rc<[DomainItem]> {
+        if let Some(known) = self.known_items.borrow().get(text) {
+            return known.clone();
+        }
+        let items: Rc<[DomainItem]> = self.domain_list(text, 0).into();
+        self.known_items.borrow_mut().insert(text.to_owned(), items.clone());
+        items
     }
 
     fn domain_list(&self, text: &str, depth: usize) -> Vec<DomainItem> {
@@ -208,10 +239,14 @@ impl Conversion<'_> {
         let conditions: Vec<&str> = conditions.map(|item| item.value.as_str()).collect();
         let routers = self.config.routers.iter().filter_map(|router| router.value("domains"));
         let mut unknown = Vec::new();
+        let mut has_too_many = false;
         for text in conditions.into_iter().chain(routers) {
             let items = self.domain_items(text);
-            collect_groups(&items, &mut self.groups);
+            has_too_many |= collect_groups(&items, &mut self.groups).is_err();
             unknown_items(&items, &mut unknown);
+        }
+        if has_too_many {
+            self.tell_of_too_many_domains();
         }
         unknown.sort();
         unknown.dedup();
@@ -221,6 +256,15 @@ impl Conversion<'_> {
                 "Mail to the domains in `{text}` is refused, because they cannot be listed: add a [[domain]] for each."
             ));
         }
+    }
+}
+
+impl Conversion<'_> {
+    pub(super) fn tell_of_too_many_domains(&mut self) {
+        self.draft.add_behavior_change(format!(
+            "Domains after the first {GROUPS_MAX} are left out: mail to them is refused, routes to them are lost, and rules \
+             do not name them. Put them into a table, see `names` of [[domain]]."
+        ));
     }
 }
 

@@ -40,6 +40,12 @@ impl Expander<'_> {
                     made.push_str(&value);
                     rest = behind;
                 }
+                // Once more for each condition within it would take twice the time for each level.
+                None if is_file_condition(rest) => {
+                    let end = leading_braces(&rest[1..]).map_or(0, |(_, behind)| behind.len());
+                    made.push_str(&rest[..rest.len() - end]);
+                    rest = &rest[rest.len() - end..];
+                }
                 None => {
                     made.push('$');
                     rest = &rest[1..];
@@ -87,8 +93,13 @@ impl Expander<'_> {
     }
 }
 
+/// Whether the text begins with a condition about a file.
+fn is_file_condition(text: &str) -> bool {
+    text.strip_prefix("${if").is_some_and(|rest| rest.trim_start_matches(['!', ' ', '\t', '\n']).starts_with("exists"))
+}
+
 /// A lookup.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Lookup {
     /// The key, if it is not part of the query.
     pub(super) key: String,
@@ -243,9 +254,18 @@ mod tests {
             ("$primary_hostnames", None),
             ("${if eq{a}{a}{b}}", None),
             ("${if exists{/there", None),
+            (&"${if exists{/there}{".repeat(1000), None),
+            (&format!("{}x{}", "${if exists{/there}{".repeat(1000), "}$y}".repeat(1000)), None),
         ] {
             assert_eq!(expander.constant(text).as_deref(), expected, "{text}");
         }
+    }
+
+    #[test]
+    fn a_condition_that_is_not_known_stays_as_it_is() {
+        let expander = Expander { files: &OneFile, constants: vec![("qualify_domain", "example.org".into())] };
+        let text = "${if exists{/home/$local_part}{a}{b}}";
+        assert_eq!(expander.resolved(&format!("x {text} $qualify_domain")), format!("x {text} example.org"));
     }
 
     #[test]

@@ -23,7 +23,6 @@ pub(super) struct HostSet {
     pub(super) unknown: Vec<String>,
     /// An excluded element is unknown, so later ones may be part of it.
     is_incomplete: bool,
-    last_is_negated: bool,
 }
 
 impl HostSet {
@@ -66,7 +65,8 @@ fn everywhere() -> Vec<IpNet> {
     EVERYWHERE.iter().filter_map(|text| IpNet::parse(text)).collect()
 }
 
-fn subtracted(networks: Vec<IpNet>, holes: &[IpNet]) -> Vec<IpNet> {
+/// The networks without the parts that are in `holes`.
+pub(super) fn subtracted(networks: Vec<IpNet>, holes: &[IpNet]) -> Vec<IpNet> {
     let cut = |rest: Vec<IpNet>, hole: &IpNet| rest.into_iter().flat_map(|net| net.subtract(hole)).collect();
     holes.iter().fold(networks, cut)
 }
@@ -74,30 +74,30 @@ fn subtracted(networks: Vec<IpNet>, holes: &[IpNet]) -> Vec<IpNet> {
 impl Conversion<'_> {
     /// The hosts of a list. Those that run programs here, without a connection, are in none.
     pub(super) fn hosts(&self, text: &str) -> HostSet {
+        self.hosts_within(text, 0)
+    }
+
+    fn hosts_within(&self, text: &str, depth: usize) -> HostSet {
         let mut set = HostSet::default();
-        self.collect_hosts(text, false, 0, &mut set);
-        if set.last_is_negated && !set.is_incomplete {
+        let text = self.expander.resolved(text);
+        if text.contains('$') || depth > DEPTH_MAX {
+            set.unknown.push(text);
+            return set;
+        }
+        let mut last_is_negated = false;
+        for item in list(&text) {
+            let bare = item.trim_start_matches(['!', ' ']);
+            last_is_negated = item[..item.len() - bare.len()].matches('!').count() % 2 == 1;
+            self.add_item(bare, last_is_negated, depth, &mut set);
+        }
+        // A list that ends with an exclusion contains all other hosts.
+        if last_is_negated {
             set.add(everywhere(), false);
         }
         set
     }
 
-    fn collect_hosts(&self, text: &str, negated: bool, depth: usize, set: &mut HostSet) {
-        let text = self.expander.resolved(text);
-        if text.contains('$') || depth > DEPTH_MAX {
-            set.is_incomplete |= negated;
-            set.unknown.push(text);
-            return;
-        }
-        for item in list(&text) {
-            let bare = item.trim_start_matches(['!', ' ']);
-            let is_negated = negated ^ (item[..item.len() - bare.len()].matches('!').count() % 2 == 1);
-            set.last_is_negated = is_negated && depth == 0;
-            self.collect_host(bare, is_negated, depth, set);
-        }
-    }
-
-    fn collect_host(&self, item: &str, negated: bool, depth: usize, set: &mut HostSet) {
+    fn add_item(&self, item: &str, negated: bool, depth: usize, set: &mut HostSet) {
         let inside = match item {
             "" => return,
             _ if item.starts_with('+') => self.config.list(&item[1..]).map(str::to_owned),
@@ -111,7 +111,13 @@ impl Conversion<'_> {
             _ => IpNet::parse(item).map(|net| vec![net]),
         };
         match (inside, networks) {
-            (Some(list), _) => self.collect_hosts(&list, negated, depth + 1, set),
+            // What a list within this one excludes is not in it, and the later elements decide.
+            (Some(list), _) => {
+                let inner = self.hosts_within(&list, depth + 1);
+                set.add(inner.networks, negated);
+                set.is_incomplete |= negated && !inner.unknown.is_empty();
+                set.unknown.extend(inner.unknown);
+            }
             (_, Some(networks)) => set.add(networks, negated),
             _ => {
                 set.is_incomplete |= negated;

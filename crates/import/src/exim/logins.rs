@@ -3,6 +3,7 @@
 
 use super::Conversion;
 use super::expansion::Lookup;
+use super::sections::Driver;
 use super::tables::TableUse;
 use crate::config_draft::{TomlSection, quoted};
 use crate::words::leading_braces;
@@ -28,17 +29,15 @@ impl Conversion<'_> {
         }
         self.has_users = true;
         let block = TomlSection::new("[auth]");
-        if let Some(socket) = servers.iter().find(|it| it.kind() == "dovecot").and_then(|it| it.value("server_socket"))
-        {
+        self.tell_of_advertising(&servers);
+        let is_free =
+            |it: &&Driver| it.kind() == "dovecot" && it.value("server_condition").is_none_or(|it| self.is_true(it));
+        if let Some(socket) = servers.iter().find(is_free).and_then(|it| it.value("server_socket")) {
             let block = block.key("dovecot", quoted(&format!("unix:{socket}")), "server_socket");
             return self.draft.add(block);
         }
-        let conditions: Vec<String> = servers
-            .iter()
-            .filter_map(|it| it.value("server_condition").or_else(|| it.value("server_secret")))
-            .map(|value| self.expander.resolved(value))
-            .collect();
-        let table = conditions.iter().find_map(|text| self.password_table(text)).unwrap_or_else(|| {
+        let lookups: Vec<PasswordLookup> = servers.iter().filter_map(|it| self.password_lookup(it)).collect();
+        let table = lookups.iter().find_map(|it| self.password_table(it)).unwrap_or_else(|| {
             self.draft.add_behavior_change(
                 "Logins get 454: where the passwords are has no counterpart. Replace the table `logins`, see [auth].",
             );
@@ -47,19 +46,49 @@ impl Conversion<'_> {
         self.draft.add(block.key("passwords", quoted(&table), "server_condition"));
     }
 
-    /// The table that a condition looks into for the password of a user.
-    fn password_table(&mut self, condition: &str) -> Option<String> {
-        let start = condition.find("${lookup")?;
-        let (inside, _) = leading_braces(&condition[start + 1..])?;
-        let lookup = Lookup::parse(&format!("${{{inside}}}"))?;
-        // Who is found by name and password together cannot be asked for by name.
-        if lookup.source.matches("$auth").count() > 1 || lookup.key.matches('$').count() > 1 {
+    /// Exim takes no login where it offers none. Here a login needs TLS, and nothing else.
+    fn tell_of_advertising(&mut self, servers: &[Driver]) {
+        let hosts = "auth_advertise_hosts";
+        if self.config.main.value(hosts).is_some_and(|value| !self.is_free_with_tls(value)) {
+            self.draft.unsupported(hosts, "users can log in from everywhere");
+            self.draft.add_behavior_change(
+                "Users can log in from everywhere, not only where auth_advertise_hosts allows it: see [auth], or refuse \
+                 other clients in [[access]].",
+            );
+        }
+        for driver in servers {
+            if driver.value("server_advertise_condition").is_some_and(|value| !self.is_free_with_tls(value)) {
+                self.draft.add_behavior_change(format!(
+                    "Users can log in wherever they have TLS: server_advertise_condition of {} has no counterpart, see [auth].",
+                    driver.name
+                ));
+            }
+        }
+    }
+
+    /// Whether a condition holds for all that have TLS.
+    fn is_free_with_tls(&self, text: &str) -> bool {
+        self.is_true(text) || is_true_with_tls(text)
+    }
+
+    /// The lookup that gives the password of a user, if nothing else decides about the login.
+    fn password_lookup(&self, driver: &Driver) -> Option<PasswordLookup> {
+        if let Some(secret) = driver.value("server_secret") {
+            let lookup = Lookup::parse(&self.expander.resolved(secret)).filter(is_for_one_login)?;
+            let is_free = driver.value("server_condition").is_none();
+            return is_free.then_some(PasswordLookup { lookup, is_hashed: false });
+        }
+        if driver.kind() != "plaintext" {
             return None;
         }
-        let is_hashed = condition.contains("crypteq");
+        PasswordLookup::of_condition(&self.expander.resolved(driver.value("server_condition")?))
+    }
+
+    /// The table that a lookup looks into for the password of a user.
+    fn password_table(&mut self, found: &PasswordLookup) -> Option<String> {
         let sections = self.draft.sections.len();
-        let name = self.table(&lookup, TableUse::Passwords, &[]).ok()?;
-        if !is_hashed {
+        let name = self.table(&found.lookup, TableUse::Passwords, &[]).ok()?;
+        if !found.is_hashed {
             self.mark_as_plain(sections, &name);
         }
         Some(name)
@@ -78,4 +107,79 @@ impl Conversion<'_> {
             block.set("result_format", quoted("{{PLAIN}}{value}"), "");
         }
     }
+}
+
+/// A lookup of a password by the name of a login.
+struct PasswordLookup {
+    lookup: Lookup,
+    is_hashed: bool,
+}
+
+impl PasswordLookup {
+    /// `${if crypteq{PASSWORD}{LOOKUP}}` or `eq`. A condition that asks for anything else has none, because a value
+    /// that is not the password would become one.
+    fn of_condition(text: &str) -> Option<PasswordLookup> {
+        let inside = text.trim().strip_prefix("${if")?.trim_start();
+        let (is_hashed, rest) = match inside.strip_prefix("crypteq") {
+            Some(rest) => (true, rest),
+            None => (false, inside.strip_prefix("eq")?),
+        };
+        let (one, rest) = leading_braces(rest)?;
+        let (other, rest) = leading_braces(rest)?;
+        let (yes, rest) = leading_braces(rest).unwrap_or(("true", rest));
+        let (no, rest) = leading_braces(rest).unwrap_or(("", rest));
+        let is_plain =
+            matches!(yes.trim(), "yes" | "true" | "1") && matches!(no.trim(), "" | "no" | "false" | "0" | "fail");
+        let (password, stored) = if is_hashed || !one.contains("${lookup") { (one, other) } else { (other, one) };
+        let lookup = first_field(stored).or_else(|| Lookup::parse(stored)).filter(is_for_one_login)?;
+        let name = login_variable(&lookup.key).or_else(|| login_variable(&lookup.source))?;
+        let is_password = variables(password).as_slice() == [password.trim().trim_matches(['$', '{', '}'])]
+            && login_variable(password) == Some(name + 1);
+        (is_plain && rest.trim() == "}" && is_password).then_some(PasswordLookup { lookup, is_hashed })
+    }
+}
+
+/// Whether a condition asks for TLS only, as in `${if eq{$tls_in_cipher}{}{}{*}}`.
+fn is_true_with_tls(text: &str) -> bool {
+    let text: String = text.split_whitespace().collect();
+    ["$tls_cipher", "$tls_in_cipher"].iter().any(|name| {
+        let (unset, set) = (format!("${{ifeq{{{name}}}{{}}"), format!("${{ifdef:{}", &name[1..]));
+        let branches =
+            text.strip_prefix(&unset).filter(|it| ["{}{*}}", "{no}{yes}}", "{0}{1}}", "{false}{true}}"].contains(it));
+        let is_defined =
+            text.strip_prefix(&set).is_some_and(|it| ["}", "{*}}", "{yes}}", "{*}{}}", "{yes}{no}}"].contains(&it));
+        branches.is_some() || is_defined || text == *name
+    })
+}
+
+/// The lookup in `${extract{1}{:}{LOOKUP}}`, which gives what a table of a file gives.
+fn first_field(text: &str) -> Option<Lookup> {
+    let rest = text.trim().strip_prefix("${extract")?;
+    let (number, rest) = leading_braces(rest)?;
+    let (separator, rest) = leading_braces(rest)?;
+    let (lookup, rest) = leading_braces(rest)?;
+    let is_first = number.trim() == "1" && separator == ":" && rest.trim() == "}";
+    Lookup::parse(lookup).filter(|lookup| is_first && lookup.kind == "lsearch")
+}
+
+/// Whether a lookup finds a value by the name of a login and by nothing else.
+fn is_for_one_login(lookup: &Lookup) -> bool {
+    let names = [variables(&lookup.key), variables(&lookup.source)].concat();
+    names.len() == 1 && lookup.gives_value() && lookup.default.is_empty() && !lookup.is_partial
+}
+
+/// The names of the variables and items in a text, without those that only quote.
+fn variables(text: &str) -> Vec<&str> {
+    let names = text.split('$').skip(1).map(|part| {
+        let part = part.trim_start_matches('{');
+        &part[..part.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(part.len())]
+    });
+    names.filter(|name| !name.starts_with("quote") && *name != "lc").collect()
+}
+
+/// The number of the only variable of a text, if that is one of a login.
+fn login_variable(text: &str) -> Option<u32> {
+    let names = variables(text);
+    let [name] = names.as_slice() else { return None };
+    name.strip_prefix("auth").unwrap_or(name).parse().ok()
 }

@@ -22,14 +22,16 @@ mod statements;
 mod tables;
 mod transports;
 
-use std::collections::BTreeSet;
+use std::cell::RefCell;
+use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
+use std::rc::Rc;
 
 use crate::config_draft::{ConfigDraft, NewFile, TomlSection, quoted};
 use crate::output_text::{self, SourceServer};
 use crate::{FileReader, ImportResult};
 use acl_verdict::RelayRights;
-use domains::DomainGroup;
+use domains::{DomainGroup, DomainItem, Truth};
 use expansion::{Expander, Lookup};
 use mail::Address;
 use sections::EximConfig;
@@ -87,6 +89,10 @@ struct Conversion<'a> {
     tables: Vec<(Lookup, TableUse, Vec<String>, String)>,
     /// The domains that the configuration names.
     groups: Vec<DomainGroup>,
+    /// Lists of domains that are read already, by their text.
+    known_items: RefCell<HashMap<String, Rc<[DomainItem]>>>,
+    /// What `acl_smtp_rcpt` decides for strangers.
+    known_verdicts: RefCell<HashMap<DomainGroup, Truth>>,
     relay: RelayRights,
     /// Whether users may log in.
     has_users: bool,
@@ -123,6 +129,8 @@ impl<'a> Conversion<'a> {
             names: ["smtp", "maildir"].map(str::to_owned).into(),
             tables: Vec::new(),
             groups: Vec::new(),
+            known_items: RefCell::default(),
+            known_verdicts: RefCell::default(),
             relay: RelayRights::default(),
             has_users: false,
             deferred_addresses: Vec::new(),

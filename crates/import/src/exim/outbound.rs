@@ -13,7 +13,15 @@ use crate::words::leading_braces;
 
 const DEFAULT: &str = "[transport.smtp]";
 /// Conditions of a router that its mail does not have to meet here.
-const DECIDING: [&str; 4] = ["senders", "condition", "require_files", "local_parts"];
+const DECIDING: [&str; 7] = [
+    "senders",
+    "condition",
+    "require_files",
+    "local_parts",
+    "check_local_user",
+    "local_part_prefix",
+    "local_part_suffix",
+];
 /// The wait between attempts at the most; a schedule has one lifetime.
 const LIFETIME_MAX_S: u64 = 365 * 24 * 60 * 60;
 
@@ -27,13 +35,19 @@ impl Conversion<'_> {
             if is_remote && takes_others == Truth::No {
                 self.routes_of_domains(&router, &items);
             }
-            if takes_others != Truth::Yes || !(is_remote || router.kind() == "redirect") {
+            if router.kind() == "redirect" && takes_others != Truth::No && !self.is_idle(&router) {
+                let is_certain = takes_others == Truth::Yes && !has_conditions(&router);
+                if is_certain && self.default_route(&router) {
+                    return;
+                }
+                self.tell_of_redirect(&router);
                 continue;
             }
-            if DECIDING.iter().any(|name| router.value(name).is_some()) {
-                if router.kind() != "redirect" {
-                    self.tell_of_conditions(&router);
-                }
+            if takes_others != Truth::Yes || !is_remote {
+                continue;
+            }
+            if has_conditions(&router) {
+                self.tell_of_conditions(&router);
                 continue;
             }
             if self.default_route(&router) {
@@ -47,6 +61,14 @@ impl Conversion<'_> {
         self.draft.add_behavior_change(format!(
             "Mail that router {} sends to other hosts goes the way of the routers after it: its conditions have no \
              counterpart, see [[route]].",
+            router.name
+        ));
+    }
+
+    fn tell_of_redirect(&mut self, router: &Driver) {
+        self.draft.add_behavior_change(format!(
+            "Mail to other domains that router {} refused or redirected is sent to them: such a router has no counterpart. \
+             Refuse it by [[access]] first.",
             router.name
         ));
     }
@@ -108,7 +130,9 @@ impl Conversion<'_> {
             let Some(hop) = self.next_hop(&hosts).filter(|_| pattern != "*") else { continue };
             let items = self.domain_items(&pattern);
             let mut groups = Vec::new();
-            super::domains::collect_groups(&items, &mut groups);
+            if super::domains::collect_groups(&items, &mut groups).is_err() {
+                self.tell_of_too_many_domains();
+            }
             for group in groups {
                 match &group {
                     DomainGroup::Name(name) => self.route(router, &name.clone(), &hop),
@@ -262,6 +286,11 @@ impl Conversion<'_> {
             }
         }
     }
+}
+
+/// Whether a router takes only some of the mail to its domains.
+fn has_conditions(router: &Driver) -> bool {
+    DECIDING.iter().any(|name| router.value(name).is_some())
 }
 
 /// Hosts of a route without what stands behind them, such as `byname`.

@@ -29,6 +29,10 @@ const PLACEHOLDER_DOMAIN: &str = "nothing-kept-here.invalid";
 const DECIDING: [&str; 6] =
     ["senders", "condition", "require_files", "address_data", "local_part_prefix", "router_home_directory"];
 
+/// Options that decide which addresses a router takes that sends mail to other hosts.
+const DECIDING_REMOTE: [&str; 6] =
+    ["senders", "condition", "require_files", "local_parts", "check_local_user", "local_part_prefix"];
+
 /// What is known of a domain.
 #[derive(Clone, Debug, Default)]
 struct DomainPlan {
@@ -36,6 +40,8 @@ struct DomainPlan {
     mailboxes: Vec<String>,
     /// All addresses exist.
     everyone: bool,
+    /// A router before the last one is not translated, so not all addresses exist.
+    is_blocked: bool,
     catch_all: Option<String>,
     target: Option<Target>,
     delimiter: String,
@@ -55,9 +61,10 @@ impl Conversion<'_> {
     pub(super) fn domains(&mut self) {
         let is_open = |group: &&DomainGroup| self.accepts_strangers(group) != Truth::No;
         let ours: Vec<DomainGroup> = self.groups.iter().filter(is_open).cloned().collect();
+        let names = self.names_of_routers(&ours);
         let mut made: BTreeMap<String, String> = BTreeMap::new();
         let plans: Vec<(DomainGroup, DomainPlan)> =
-            ours.iter().map(|group| (group.clone(), self.plan(group, &ours, &mut made))).collect();
+            ours.iter().map(|group| (group.clone(), self.plan(group, &names, &mut made))).collect();
         let mut names: Vec<_> = plans;
         // A name comes before its parent domain, and both before databases.
         names.sort_by_key(|(group, _)| match group {
@@ -75,23 +82,29 @@ impl Conversion<'_> {
         }
     }
 
-    fn plan(&mut self, group: &DomainGroup, ours: &[DomainGroup], made: &mut BTreeMap<String, String>) -> DomainPlan {
+    /// The domains of ours by name that each router is for.
+    fn names_of_routers(&self, ours: &[DomainGroup]) -> Vec<Vec<String>> {
+        let names = |router: &Driver| {
+            let items = self.domain_items(router.value("domains").unwrap_or("*"));
+            let is_meant = |group: &&DomainGroup| applies(&items, group) == Truth::Yes;
+            let name = |group: &DomainGroup| match group {
+                DomainGroup::Name(name) => Some(name.clone()),
+                _ => None,
+            };
+            ours.iter().filter(is_meant).filter_map(name).collect()
+        };
+        self.config.routers.iter().map(names).collect()
+    }
+
+    fn plan(&mut self, group: &DomainGroup, names: &[Vec<String>], made: &mut BTreeMap<String, String>) -> DomainPlan {
         let mut plan = DomainPlan::default();
-        for router in self.config.routers.clone() {
+        for (router, names) in self.config.routers.iter().zip(names) {
             let items = self.domain_items(router.value("domains").unwrap_or("*"));
             match applies(&items, group) {
                 Truth::No => continue,
-                Truth::Maybe => self.block(&mut plan, &router, "its domains cannot be listed"),
-                Truth::Yes if self.is_idle(&router) => continue,
-                Truth::Yes => {
-                    let names = ours.iter().filter(|group| applies(&items, group) == Truth::Yes);
-                    let names = names.filter_map(|group| match group {
-                        DomainGroup::Name(name) => Some(name.clone()),
-                        _ => None,
-                    });
-                    let names: Vec<String> = names.collect();
-                    self.router(&router, group, &names, &mut plan, made);
-                }
+                Truth::Maybe => self.block(&mut plan, router, "its domains cannot be listed"),
+                Truth::Yes if self.is_idle(router) => continue,
+                Truth::Yes => self.router(router, group, names, &mut plan, made),
             }
             let ends = router.value("more").is_some_and(|value| value == "false");
             if plan.everyone || plan.catch_all.is_some() || ends {
@@ -102,7 +115,7 @@ impl Conversion<'_> {
     }
 
     /// Whether no mail from outside goes this way.
-    fn is_idle(&self, router: &Driver) -> bool {
+    pub(super) fn is_idle(&self, router: &Driver) -> bool {
         let has_prefix = |name: &str| router.value(name).is_some() && !router.is_set(&format!("{name}_optional"));
         let condition = router.value("condition").unwrap_or("true");
         let is_never =
@@ -125,8 +138,8 @@ impl Conversion<'_> {
         if plan.comes_from.is_empty() {
             plan.comes_from.clone_from(&router.name);
         }
-        if router.is_set("unseen") {
-            return self.block(plan, router, "`unseen` makes copies");
+        if let Some(why) = self.selection_without_counterpart(router) {
+            return self.block(plan, router, &why);
         }
         match router.kind() {
             "redirect" => self.redirect(router, group, names, plan, made),
@@ -153,6 +166,39 @@ impl Conversion<'_> {
         }
     }
 
+    /// Why the addresses that a router takes are not known, if its type does not matter.
+    fn selection_without_counterpart(&self, router: &Driver) -> Option<String> {
+        let count = |name: &str| router.options.iter().filter(|option| option.name == name).count();
+        let is_off = |name: &str| router.value(name).is_some_and(|value| matches!(value, "false" | "no"));
+        let reads_home =
+            |name: &str| router.value(name).is_some_and(|it| it.contains("$home") || it.contains("${home}"));
+        if router.is_set("unseen") {
+            return Some("`unseen` makes copies".into());
+        }
+        if count("condition") > 1 {
+            return Some("it has several conditions".into());
+        }
+        if router.value("local_part_suffix").is_some() && !router.is_set("local_part_suffix_optional") {
+            return Some("it takes only addresses with a suffix".into());
+        }
+        // Addresses that only the files of users decide about are told of on their own.
+        let is_for_homes = reads_home("file") || reads_home("require_files");
+        if !is_for_homes && (is_off("verify") || is_off("verify_recipient") || router.is_set("verify_only")) {
+            return Some("it does not decide which addresses exist (verify)".into());
+        }
+        let is_remote = matches!(router.kind(), "manualroute" | "dnslookup");
+        let decides = |name: &&&str| router.value(name).is_some_and(|value| !self.is_true(value));
+        let name = DECIDING_REMOTE.iter().filter(|_| is_remote).find(decides);
+        let is_found = |value: &str| self.expander.resolved(value).contains('$');
+        let name = name.or_else(|| router.value("address_data").filter(|it| is_found(it)).map(|_| &"address_data"));
+        name.map(|name| format!("its {name} has no counterpart"))
+    }
+
+    /// Whether a condition always holds.
+    pub(super) fn is_true(&self, condition: &str) -> bool {
+        self.expander.constant(condition).is_some_and(|it| matches!(it.trim(), "true" | "yes" | "1" | "*"))
+    }
+
     fn transport_of(&mut self, router: &Driver, hop: Option<&str>) -> Target {
         self.transport(router.value("transport").unwrap_or_default(), hop)
     }
@@ -168,6 +214,7 @@ impl Conversion<'_> {
             false => self
                 .add_unavailable_table(&format!("router-{}", router.name), &format!("router {}: {why}", router.name)),
         };
+        plan.is_blocked = true;
         let chain = if plan.mailboxes.is_empty() { &mut plan.aliases } else { &mut plan.mailboxes };
         if !chain.contains(&name) {
             chain.push(name);
@@ -201,7 +248,9 @@ impl Conversion<'_> {
                         ));
                     }
                     made.insert(router.name.clone(), table.clone());
-                    plan.aliases.push(table);
+                    if !plan.aliases.contains(&table) {
+                        plan.aliases.push(table);
+                    }
                 }
                 Ok(_) => self.block(plan, router, "it has both a lookup and local parts"),
                 Err(why) => self.block(plan, router, &why),
@@ -309,7 +358,9 @@ impl Conversion<'_> {
         plan.everyone = table.is_none();
         if let Some(table) = table {
             made.insert(router.name.clone(), table.clone());
-            plan.mailboxes.push(table);
+            if !plan.mailboxes.contains(&table) {
+                plan.mailboxes.push(table);
+            }
         }
     }
 
@@ -320,6 +371,11 @@ impl Conversion<'_> {
             return unsupported("senders");
         }
         let parts = router.value("local_parts").map(|value| self.expander.resolved(value));
+        let is_account = router.is_set("check_local_user");
+        let selections = [router.value("condition").is_some(), router.value("require_files").is_some(), is_account];
+        if selections.iter().filter(|is_there| **is_there).count() > 1 {
+            return unsupported("combination of conditions");
+        }
         if let Some(condition) = router.value("condition").map(|value| self.expander.resolved(value)) {
             return match Lookup::of_condition(&condition) {
                 Some(lookup) if parts.is_none() => RouterScope::Table(lookup),
@@ -327,9 +383,12 @@ impl Conversion<'_> {
             };
         }
         if let Some(files) = router.value("require_files").map(|value| self.expander.resolved(value)) {
+            if parts.is_some() {
+                return unsupported("local_parts");
+            }
             return self.names_with_files(&files).map_or_else(|| unsupported("require_files"), RouterScope::Names);
         }
-        if router.is_set("check_local_user") {
+        if is_account {
             return self.accounts(parts.as_deref().unwrap_or("*"));
         }
         let Some(parts) = parts else { return RouterScope::Everyone };
@@ -415,6 +474,7 @@ impl Conversion<'_> {
             },
             DomainGroup::Foreign => return,
         }
+        plan.everyone &= !plan.is_blocked;
         if !self.deferred_addresses.is_empty() && !plan.aliases.is_empty() {
             plan.aliases.push(DEFERRED_TABLE.to_owned());
         }
