@@ -5,6 +5,7 @@ it was; a sound host has no finding that is sure. `tune apply` and `tune revert`
 Needs root, namespaces, loop devices and ext4. Nothing outside the namespaces and the loop device is changed.
 """
 
+import contextlib
 import json
 import os
 import pathlib
@@ -304,7 +305,8 @@ class SpoiltHosts(unittest.TestCase):
         while process.poll() is None and not has_come():
             pass  # a moment is shorter than any sleep
         if process.poll() is None and (running := children(process.pid)):
-            os.kill(running[0], signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it has just ended
+                os.kill(running[0], signal.SIGKILL)
         process.wait(60)
 
 
