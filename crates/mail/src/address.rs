@@ -180,6 +180,10 @@ fn is_label(label: &str) -> bool {
 /// Maps each character on its own, so that a second call changes nothing. The few characters whose
 /// lower case is more than one character stay unchanged.
 fn lower_case(domain: &str) -> String {
+    // Most domains are ASCII, and each address of a message has one.
+    if domain.is_ascii() {
+        return domain.to_ascii_lowercase();
+    }
     let lower = |c: char| {
         let mut letters = c.to_lowercase();
         letters.next().filter(|_| letters.next().is_none()).unwrap_or(c)
