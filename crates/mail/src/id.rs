@@ -88,12 +88,18 @@ impl FromStr for QueueId {
 
 const DIGITS: &[u8; 32] = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ";
 
-fn write_base32(f: &mut fmt::Formatter<'_>, number: u64) -> fmt::Result {
-    let digits = (64 - number.leading_zeros()).div_ceil(5).max(1);
-    (0..digits).rev().try_for_each(|place| {
-        let digit = (number >> (place * 5)) & 31;
-        fmt::Write::write_char(f, char::from(DIGITS[digit as usize]))
-    })
+/// Writes all digits at once, since each message writes its id several times.
+fn write_base32(f: &mut fmt::Formatter<'_>, mut number: u64) -> fmt::Result {
+    let mut digits = [0; 64_usize.div_ceil(5)];
+    let mut start = digits.len();
+    loop {
+        start -= 1;
+        digits[start] = DIGITS[(number & 31) as usize];
+        number >>= 5;
+        if number == 0 {
+            return f.write_str(str::from_utf8(&digits[start..]).expect("the digits are ASCII"));
+        }
+    }
 }
 
 fn read_base32(text: &str) -> Option<u64> {
