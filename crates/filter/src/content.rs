@@ -131,6 +131,8 @@ pub struct ContentLimits {
 /// A rule with its table.
 struct CompiledContentRule {
     rule: ContentRule,
+    /// The number of its scope among those of all rules.
+    scope: usize,
     /// Of its condition on lines.
     table: Option<Arc<dyn Table>>,
     /// Of its condition on attachments.
@@ -151,12 +153,17 @@ impl ContentRules {
     ) -> Result<Option<ContentRules>, InvalidPattern> {
         let table = |rule: &ContentRule| find_table(rule.lines.as_ref()?.table.as_deref()?).cloned();
         let of_attachment = |rule: &ContentRule| find_table(rule.attachment.as_ref()?.table.as_deref()?).cloned();
+        let mut scopes: Vec<ServiceScope> = Vec::new();
         let compile = |rule: ContentRule| {
+            let scope = scopes.iter().position(|known| *known == rule.scope).unwrap_or_else(|| {
+                scopes.push(rule.scope.clone());
+                scopes.len() - 1
+            });
             let (table, attachment_table) = (table(&rule), of_attachment(&rule));
-            CompiledContentRule { rule, table, attachment_table }
+            CompiledContentRule { rule, scope, table, attachment_table }
         };
         let rules: Vec<CompiledContentRule> = rules.into_iter().map(compile).collect();
-        (!rules.is_empty()).then(|| ContentRules::of(rules, limits, log)).transpose()
+        (!rules.is_empty()).then(|| ContentRules::of(rules, scopes, limits, log)).transpose()
     }
 }
 

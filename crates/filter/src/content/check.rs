@@ -18,6 +18,7 @@ use crate::check::{
     Check, CheckFactory, CheckFuture, CheckOrder, CheckedMessage, Decision, Origin, Refusal, SessionInfo, Verdict,
 };
 use crate::header;
+use crate::service_scope::ServiceScope;
 use crate::stage::{Stage, Stages};
 
 const REFUSED: Reply = Reply::constant(550, EnhancedCode(5, 7, 1), "Message content rejected");
@@ -33,7 +34,11 @@ const PIECE_OCTETS: usize = 32 << 10;
 /// The content rules: makes the [`Check`]s of sessions, which keep nothing of them.
 pub struct ContentRules {
     rules: Vec<CompiledContentRule>,
+    /// Each scope of a rule, once: mostly all rules share one.
+    scopes: Vec<ServiceScope>,
     patterns: RulePatterns,
+    /// What all rules together need beyond the header.
+    needs: ScanNeeds,
     limits: ContentLimits,
     log: Arc<dyn OperatorLog>,
 }
@@ -58,6 +63,7 @@ impl From<TooManyChanges> for CheckError {
 impl ContentRules {
     pub(super) fn of(
         rules: Vec<CompiledContentRule>,
+        scopes: Vec<ServiceScope>,
         limits: ContentLimits,
         log: Arc<dyn OperatorLog>,
     ) -> Result<ContentRules, InvalidPattern> {
@@ -66,14 +72,18 @@ impl ContentRules {
             fields: LinePatterns::new(numbered(), &[LinePlace::Header, LinePlace::Mime, LinePlace::Nested])?,
             lines: LinePatterns::new(numbered(), &[LinePlace::Body])?,
         };
-        Ok(ContentRules { rules, patterns, limits, log })
+        let needs = ScanNeeds {
+            fields: rules.iter().any(needs_part_fields),
+            lines: rules.iter().any(needs_lines),
+            attachments: rules.iter().any(needs_attachments),
+        };
+        Ok(ContentRules { rules, scopes, patterns, needs, limits, log })
     }
 
     async fn check(&self, session: &SessionInfo<'_>, message: &mut dyn CheckedMessage) -> Verdict {
-        let is_in_scope = |CompiledContentRule { rule, .. }: &CompiledContentRule| {
-            rule.scope.includes_session(session) && rule.scope.includes_message(session)
-        };
-        let in_scope: Vec<bool> = self.rules.iter().map(is_in_scope).collect();
+        let includes = |scope: &ServiceScope| scope.includes_session(session) && scope.includes_message(session);
+        let are_included: Vec<bool> = self.scopes.iter().map(includes).collect();
+        let in_scope: Vec<bool> = self.rules.iter().map(|rule| are_included[rule.scope]).collect();
         if !in_scope.contains(&true) {
             return Verdict::default();
         }
@@ -103,7 +113,7 @@ impl ContentRules {
         for line in found_in_tables(&self.rules, lines).await.map_err(CheckError::Table)? {
             findings.add_line(line.rule, &line.text, line.spot.as_ref())?;
         }
-        let needs = needs_beyond_header(&findings, &header);
+        let needs = needs_beyond_header(self.needs, &findings, &header);
         if needs == ScanNeeds::default() {
             return Ok(findings);
         }
@@ -172,7 +182,7 @@ impl ContentRules {
     ) -> Result<(), TooManyChanges> {
         let places: &[LinePlace] =
             if is_mime_field(name) { &[LinePlace::Header, LinePlace::Mime] } else { &[LinePlace::Header] };
-        compare_field(&self.patterns, findings, places, text, Some(spot))
+        compare_field(&self.patterns, findings, places, name, text, Some(spot))
     }
 
     /// What the rules that apply do, in their order.
@@ -218,13 +228,24 @@ fn is_about_fields(rule: &ContentRule) -> bool {
     [LinePlace::Header, LinePlace::Mime, LinePlace::Nested].into_iter().any(|place| rule.looks_at(place))
 }
 
-/// What the rules about this message need that its own header cannot say.
-fn needs_beyond_header(findings: &Findings<'_>, header: &[u8]) -> ScanNeeds {
-    let is_about_parts = |rule: &ContentRule| rule.looks_at(LinePlace::Mime) || rule.looks_at(LinePlace::Nested);
+fn needs_part_fields(CompiledContentRule { rule, .. }: &CompiledContentRule) -> bool {
+    rule.looks_at(LinePlace::Mime) || rule.looks_at(LinePlace::Nested)
+}
+
+fn needs_lines(CompiledContentRule { rule, .. }: &CompiledContentRule) -> bool {
+    rule.looks_at(LinePlace::Body)
+}
+
+fn needs_attachments(CompiledContentRule { rule, .. }: &CompiledContentRule) -> bool {
+    rule.attachment.is_some()
+}
+
+/// What the rules about this message need that its own header cannot say; `of_all` is what all rules need.
+fn needs_beyond_header(of_all: ScanNeeds, findings: &Findings<'_>, header: &[u8]) -> ScanNeeds {
     let needs = ScanNeeds {
-        fields: findings.any_rule(|rule| is_about_parts(&rule.rule)),
-        lines: findings.any_rule(|rule| rule.rule.looks_at(LinePlace::Body)),
-        attachments: findings.any_rule(|rule| rule.rule.attachment.is_some()),
+        fields: of_all.fields && findings.any_rule(needs_part_fields),
+        lines: of_all.lines && findings.any_rule(needs_lines),
+        attachments: of_all.attachments && findings.any_rule(needs_attachments),
     };
     if !needs.fields && !needs.attachments {
         return needs;

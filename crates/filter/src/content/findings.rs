@@ -176,7 +176,11 @@ impl<'r> Findings<'r> {
     pub(super) fn applying(mut self) -> impl Iterator<Item = (&'r CompiledContentRule, RuleFindings)> {
         let rules = self.rules.iter().zip(self.in_scope).enumerate();
         rules.filter_map(move |(number, (rule, in_scope))| {
-            let found = self.found.remove(&number).unwrap_or_default();
+            let is_conditional = rule.rule.lines.is_some() || rule.rule.attachment.is_some();
+            let found = match self.found.remove(&number) {
+                None if is_conditional => return None,
+                found => found.unwrap_or_default(),
+            };
             let has_line = rule.rule.lines.is_none() || found.line.is_some();
             let has_attachment = rule.rule.attachment.is_none() || found.attachment.is_some();
             (in_scope && has_line && has_attachment).then_some((rule, found))

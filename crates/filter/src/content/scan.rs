@@ -177,7 +177,8 @@ impl PartReader<'_> {
                 (false, true) => LinePlace::Nested,
                 (false, false) => continue,
             };
-            let taken = compare_field(self.patterns, &mut self.findings, &[kind], &text, Some(&LineSpot::Field(place)));
+            let taken =
+                compare_field(self.patterns, &mut self.findings, &[kind], name, &text, Some(&LineSpot::Field(place)));
             if let Err(error) = taken {
                 self.fail(error);
             }
@@ -331,18 +332,18 @@ impl PartVisitor for PartReader<'_> {
     fn end_multipart(&mut self, _part: usize, _encoding: DeclaredEncoding, _has_parts: bool) {}
 }
 
-/// Compares a field as it is and with its encoded words decoded.
+/// Compares a field of this name as it is and with its encoded words decoded.
 pub(super) fn compare_field(
     patterns: &RulePatterns,
     findings: &mut Findings<'_>,
     places: &[LinePlace],
+    name: &str,
     text: &str,
     spot: Option<&LineSpot>,
 ) -> Result<(), TooManyChanges> {
-    let name = name_and_value(text).map(|(name, _)| name);
-    let plain = patterns.fields.rules_of(places, name, text);
+    let plain = patterns.fields.rules_of(places, Some(name), text);
     let decoded = decoded(text);
-    let of_decoded = decoded.as_deref().map(|decoded| patterns.fields.rules_of(places, name, decoded));
+    let of_decoded = decoded.as_deref().map(|decoded| patterns.fields.rules_of(places, Some(name), decoded));
     let mut matching: Vec<(usize, &str)> = plain.iter().map(|rule| (*rule, text)).collect();
     let more = of_decoded.into_iter().flatten().filter(|rule| !plain.contains(rule));
     matching.extend(more.map(|rule| (rule, decoded.as_deref().unwrap_or(text))));
