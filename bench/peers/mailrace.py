@@ -123,6 +123,7 @@ class Mailrace:
         self.process = None
         self.ports = {}  # by protocol; the first of each
         self.all_ports = {}
+        self.node = None  # its name in a cluster
         self._held = held  # deliveries wait for `release`
         tables = {"mailboxes": mailboxes, "aliases": aliases}  # by their names in `extra`
         self._write_config(concurrency, users, tables, networks, retry_first, limits, extra, top)
@@ -217,8 +218,9 @@ class Mailrace:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
     def _queue(self, *words):
-        """The output of a `queue` command."""
-        argv = [str(self.binary), "queue", *words, "--config", str(self.config)]
+        """The output of a `queue` command; in a cluster, that of this node alone."""
+        node = ("--node", self.node) if self.node else ()
+        argv = [str(self.binary), "queue", *words, *node, "--config", str(self.config)]
         answer = subprocess.run(argv, cwd=self.folder, capture_output=True, text=True, timeout=60)
         if answer.returncode:
             raise RuntimeError(f"{' '.join(argv[1:])}: {answer.stderr.strip()}")

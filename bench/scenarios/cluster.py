@@ -60,8 +60,7 @@ class ClusterMailrace(Mailrace):
     def start(self, wrapper=()):
         """Starts the NATS servers first: the addresses are in the configuration."""
         self.nats.start()
-        with open(self.config, "a") as config:
-            config.write(section("a", self.nats))
+        join(self, "a", self.nats)
         return super().start(wrapper)
 
     def stop(self):
@@ -70,10 +69,12 @@ class ClusterMailrace(Mailrace):
         self.nats.stop()
 
 
-def section(node, servers):
-    """The section of a node."""
+def join(server, node, servers):
+    """Makes a server that has not started a node of the cluster."""
     urls = ", ".join(f'"{url}"' for url in servers.urls)
-    return _SECTION.format(node=node, servers=urls, replicas=servers.replicas)
+    with open(server.config, "a") as config:
+        config.write(_SECTION.format(node=node, servers=urls, replicas=servers.replicas))
+    server.node = node
 
 
 def _with_stub(place):
@@ -238,8 +239,7 @@ def _adopt(place, messages, seconds_max):
     try:
         servers.start()
         for node, name in zip(nodes, ("first", "second"), strict=True):
-            with open(node.config, "a") as config:
-                config.write(section(name, servers))
+            join(node, name, servers)
         first, second = nodes
         first.start()
         _queue_load(messages).run(first.port)
