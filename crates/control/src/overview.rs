@@ -25,11 +25,11 @@ use crate::trouble::{troubled_destinations, troubled_next_hops};
 const ROWS_MAX: usize = 20;
 /// How long an overview is kept at least.
 const KEPT_MIN: Duration = Duration::from_secs(1);
-/// It is kept for this many times as long as it took to read, so that a long queue costs no more than one
-/// per cent of a processor.
-const KEPT_PER_COST: u32 = 100;
+/// It is kept for this many times as long as it took to read, so that a long queue costs no more than half
+/// a per cent of a processor.
+const KEPT_PER_COST: u32 = 200;
 /// How long it is kept at most: the time to read it may be a wait for the scheduler.
-const KEPT_MAX: Duration = Duration::from_secs(15);
+const KEPT_MAX: Duration = Duration::from_secs(30);
 
 /// A next hop, with its recipients.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
