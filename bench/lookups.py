@@ -55,7 +55,7 @@ class LookupSource(Source):
         if summary["missed"] or summary["unfinished"] or not summary["done"]:
             raise RuntimeError(f"not all messages were sent: {summary['errors']}")
         self.refusals.append(summary["errors"])
-        return load.LoadResult(summary["done"], ran.seconds, ran.cpu_seconds)
+        return load.LoadResult(summary["done"], ran.seconds, ran.cpu_seconds, threads=ran.threads)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,6 +14,7 @@ import random
 import statistics
 import time
 
+import limits
 from peers import accounting
 
 NOUNS = {
@@ -38,6 +39,7 @@ class Figures:
     machine_cpu_seconds: float  # of the whole machine
     resident_bytes: int
     latency_seconds: dict = dataclasses.field(default_factory=dict)  # by percentile, if it was measured
+    limit: str | None = None  # what limited the rate (limits.WORDS), if it is known
 
     @property
     def rate(self):
@@ -132,13 +134,15 @@ class Target:
 
 def measure(server, work):
     """Runs `work`, which returns a `load.LoadResult`, against a started server."""
+    meter = limits.Meter(server.group)  # reading many processes takes a moment, which is not the server's
     cpu, machine = server.group.cpu_seconds(), accounting.machine_busy_seconds()
     done = work()
     machine = accounting.machine_busy_seconds() - machine
+    limit = meter.limit(done)
     time.sleep(_LATE_WORK_SECONDS)
     cpu = server.group.cpu_seconds() - cpu
     resident = server.group.resident_bytes()
-    return Figures(done.count, done.seconds, cpu, done.cpu_seconds, machine, resident, done.latency_seconds)
+    return Figures(done.count, done.seconds, cpu, done.cpu_seconds, machine, resident, done.latency_seconds, limit)
 
 
 def rounds(count, turns, deadline=None):
@@ -159,7 +163,7 @@ def rounds(count, turns, deadline=None):
             print(
                 f"round {number + 1}/{count}  {words:14} {figures.rate:9.0f}/s "
                 f"{figures.cpu_per_thousand:8.4f} CPU s/1,000  load {figures.load_cpu_per_thousand:8.4f}  "
-                f"{figures.resident_bytes / 1e6:6.1f} MB",
+                f"{figures.resident_bytes / 1e6:6.1f} MB  {limits.WORDS.get(figures.limit, '')}",
                 flush=True,
             )
         longest = max(longest, time.monotonic() - begin)

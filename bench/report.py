@@ -14,6 +14,7 @@ import pathlib
 import time
 import typing
 
+import limits
 import plot
 from pairs import Target, median
 from peers.mailrace import BINARY, ROOT
@@ -220,10 +221,14 @@ class Report:
     def _round_lines(self):
         case_head = f" {self.case_name} |" if self.case_name else ""
         yield "\n## Rounds\n"
-        yield f"CPU is user plus system time in seconds per 1,000 {self.unit}s; that of the machine includes server and load.\n"
         yield (
-            f"| round |{case_head} side | {self.unit}s | {self.unit}s/s | server CPU | load CPU | machine CPU | RSS, MB |\n"
-            f"|---|{'---|' if case_head else ''}---|---|---|---|---|---|---|"
+            f"CPU is user plus system time in seconds per 1,000 {self.unit}s; that of the machine includes server and load. "
+            f"The limit is what was busy for {limits.FULL:.0%} of the run or more: all processors, all threads of the load, one "
+            "thread of the server, the disk, or the network; if nothing was, the server waited.\n"
+        )
+        yield (
+            f"| round |{case_head} side | {self.unit}s | {self.unit}s/s | server CPU | load CPU | machine CPU | RSS, MB "
+            f"| limit |\n|---|{'---|' if case_head else ''}---|---|---|---|---|---|---|---|"
         )
         for case in self.cases:
             label = f" {case.label} |" if case_head else ""
@@ -232,11 +237,12 @@ class Report:
                     yield (
                         f"| {number} |{label} {side} | {f.messages:,} | {f.rate:,.0f} | {f.cpu_per_thousand:.4f} "
                         f"| {f.load_cpu_per_thousand:.4f} | {f.machine_cpu_seconds / f.messages * 1000:.4f} "
-                        f"| {f.resident_bytes / 1e6:.1f} |"
+                        f"| {f.resident_bytes / 1e6:.1f} | {limits.WORDS.get(f.limit, '')} |"
                     )
             for side in case.rounds[0]:
                 rate, cpu, load = (median(case.rounds, side, figure) for figure in _FIGURES)
-                yield f"| median |{label} {side} | | {rate:,.0f} | {cpu:.4f} | {load:.4f} | | |"
+                limit = limits.usual(measured[side].limit for measured in case.rounds) or ""
+                yield f"| median |{label} {side} | | {rate:,.0f} | {cpu:.4f} | {load:.4f} | | | {limit} |"
 
     def _clean(self, text):
         """Without the paths of this machine."""
@@ -264,6 +270,7 @@ def _run(figures):
         "machine_cpu_seconds": figures.machine_cpu_seconds,
         "resident_bytes": figures.resident_bytes,
     }
+    run |= {"limit": figures.limit} if figures.limit else {}
     return run | ({"latency_seconds": figures.latency_seconds} if figures.latency_seconds else {})
 
 

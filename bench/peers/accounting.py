@@ -60,6 +60,14 @@ class Group:
         fields = dict(line.split() for line in _lines(self._folder / "cpu.stat"))
         return int(fields["usage_usec"]) / 1e6
 
+    def thread_cpu_seconds(self):
+        """CPU seconds so far of each running thread, by the ids of process and thread."""
+        found = {}
+        for pid in self.pids():
+            for thread in _names(f"/proc/{pid}/task"):
+                found[pid, thread] = _cpu_seconds(_stat_fields(f"{pid}/task/{thread}"))
+        return found
+
     def resident_bytes(self):
         """Resident memory of the processes; shared pages are counted for each."""
         return sum(resident_bytes(pid) for pid in self.pids())
@@ -88,9 +96,15 @@ def source():
 
 def machine_busy_seconds():
     """CPU seconds of all processes of the machine, with interrupts, without idle and iowait."""
+    return machine_busy_and_idle_seconds()[0]
+
+
+def machine_busy_and_idle_seconds():
+    """The same, and the seconds in which processors had nothing to do, iowait included."""
     fields = [int(field) for field in _lines("/proc/stat")[0].split()[1:9]]
-    user, nice, system, _idle, _iowait, irq, softirq, steal = fields
-    return (user + nice + system + irq + softirq + steal) / _TICKS_PER_SECOND
+    user, nice, system, idle, iowait, irq, softirq, steal = fields
+    busy = user + nice + system + irq + softirq + steal
+    return busy / _TICKS_PER_SECOND, (idle + iowait) / _TICKS_PER_SECOND
 
 
 def resident_bytes(pid):
@@ -149,6 +163,11 @@ def _process_cpu_seconds(pid):
     return sum(int(field) for field in fields[11:15]) / _TICKS_PER_SECOND if fields else 0.0
 
 
+def _cpu_seconds(fields):
+    """User plus system time of a process or a thread, without its children."""
+    return sum(int(field) for field in fields[11:13]) / _TICKS_PER_SECOND
+
+
 def _stat_fields(pid):
     """The fields of /proc/PID/stat after the command name, which may contain blanks and brackets;
     [] if it has ended.
@@ -156,6 +175,14 @@ def _stat_fields(pid):
     lines = _lines(f"/proc/{pid}/stat")
     fields = lines[0].rpartition(")")[2].split() if lines else []
     return [] if fields[:1] == ["Z"] else fields
+
+
+def _names(folder):
+    """The names in a folder of /proc; none if the process has ended."""
+    try:
+        return os.listdir(folder)
+    except (FileNotFoundError, ProcessLookupError):
+        return []
 
 
 def _lines(path):

@@ -39,7 +39,7 @@ class Download(abc.ABC):
             raise RuntimeError(f"a transfer failed: {faults[0]}")
         if sizes != [str(self.octets)] * (self.connections * self.times):
             raise RuntimeError(f"expected {self.connections * self.times} files of {self.octets} bytes, but fetched {sizes}")
-        return load.LoadResult(self.connections * self.times * self.octets // 1_000_000, ran.seconds, ran.cpu_seconds)
+        return load.LoadResult(self.connections * self.times * self.octets // 1_000_000, ran.seconds, ran.cpu_seconds, threads=ran.threads)
 
 
 @dataclasses.dataclass(frozen=True)

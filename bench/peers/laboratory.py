@@ -71,7 +71,7 @@ class Source:
         if self.count not in (None, summary["done"]):
             raise RuntimeError(f"{summary['done']} of {self.count} messages were accepted")
         seconds = ran.seconds if self.count is not None else self.seconds
-        return load.LoadResult(summary["done"], seconds, ran.cpu_seconds, latency_seconds(summary))
+        return load.LoadResult(summary["done"], seconds, ran.cpu_seconds, latency_seconds(summary), ran.threads)
 
 
 class Sink:
@@ -153,7 +153,7 @@ class Fetch:
         """Fetches until the time is over."""
         ran = load.run(self.command(port), seconds_max=self.seconds + _SECONDS_SPARE)
         summary = _summary(ran)
-        return load.LoadResult(summary["done"], summary["seconds"], ran.cpu_seconds, latency_seconds(summary))
+        return load.LoadResult(summary["done"], summary["seconds"], ran.cpu_seconds, latency_seconds(summary), ran.threads)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,7 +181,7 @@ class ReadMail:
         summary = _summary(ran)
         if summary["parts"] != (expected := self.count * self.messages):
             raise RuntimeError(f"{summary['parts']} messages were read, expected {expected}")
-        return load.LoadResult(summary["parts"], summary["seconds"], ran.cpu_seconds)
+        return load.LoadResult(summary["parts"], summary["seconds"], ran.cpu_seconds, threads=ran.threads)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -206,7 +206,7 @@ class LogIn:
         """Logs in and out."""
         ran = load.run(self.command(port), seconds_max=self.seconds_max)
         summary = _summary(ran)
-        return load.LoadResult(summary["done"], summary["seconds"], ran.cpu_seconds)
+        return load.LoadResult(summary["done"], summary["seconds"], ran.cpu_seconds, threads=ran.threads)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -230,7 +230,7 @@ class Together:
         ran = load.run(*self._commands(ports), seconds_max=self.seconds_max)
         done = [_summary(ran, number) for number in range(len(self.loads))]
         count = sum(summary["parts"] for summary in done)
-        return load.LoadResult(count, ran.seconds, ran.cpu_seconds)
+        return load.LoadResult(count, ran.seconds, ran.cpu_seconds, threads=ran.threads)
 
     def _commands(self, ports):
         return [one.command(*([ports[protocol]] if ports else [])) for protocol, one in self.loads.items()]
@@ -251,7 +251,7 @@ class Files(postmark.Work):
     def run(self, _port, folder):
         """Creates the pool, works on it, and removes it; timed from outside, like postmark."""
         ran = load.run(self.command(folder), seconds_max=self.seconds_max)
-        return load.LoadResult(self.count, ran.seconds, ran.cpu_seconds)
+        return load.LoadResult(self.count, ran.seconds, ran.cpu_seconds, threads=ran.threads)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -273,7 +273,7 @@ class Sign:
         """Signs; the time and CPU are those without the making of the key."""
         ran = load.run(self.command(), seconds_max=self.seconds_max)
         report = json.loads(ran.outputs[0])
-        return load.LoadResult(report["signatures"], report["seconds"], report["cpu_seconds"])
+        return load.LoadResult(report["signatures"], report["seconds"], report["cpu_seconds"], threads=ran.threads)
 
 
 @dataclasses.dataclass(frozen=True)

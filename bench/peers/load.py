@@ -9,9 +9,11 @@ import os
 import resource
 import signal
 import subprocess
+import threading
 import time
 
 _END_SECONDS_MAX = 5
+_COUNT_SECONDS = 0.1  # between two counts of threads
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,6 +24,7 @@ class LoadResult:
     seconds: float
     cpu_seconds: float  # of the load, not of the server
     latency_seconds: dict = dataclasses.field(default_factory=dict)  # by percentile ("50", "99"), if it is known
+    threads: int = 0  # of the load; 0 if they are not known
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +35,7 @@ class ProgramResult:
     complaints: tuple  # standard error of each
     seconds: float
     cpu_seconds: float
+    threads: int  # the most that all of them had at the same time
 
 
 def run(*commands, seconds_max, folder=None, codes=(0,)):
@@ -49,16 +53,44 @@ def _run(commands, folder, listen):
     them.
     """
     cpu, begin, programs = _children_cpu_seconds(), time.monotonic(), []
+    counter = ThreadCounter(programs)
     try:
         for command in commands:
             programs.append(_started(command, folder))
         outputs = listen(programs)
     finally:
+        counter.stop()
         for program in programs:
             _end(program)
     seconds, cpu = time.monotonic() - begin, _children_cpu_seconds() - cpu
     outputs, complaints = zip(*outputs, strict=True)
-    return ProgramResult(outputs, complaints, seconds, cpu)
+    return ProgramResult(outputs, complaints, seconds, cpu, counter.most)
+
+
+class ThreadCounter:
+    """Counts the threads of running programs until it is stopped: a load whose threads are all busy limits its run."""
+
+    def __init__(self, programs):
+        self.most, self._programs = 0, programs
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def stop(self):
+        """Stops counting."""
+        self._stopping.set()
+        self._thread.join()
+
+    def _watch(self):
+        while not self._stopping.wait(_COUNT_SECONDS):
+            self.most = max(self.most, sum(_thread_count(program.pid) for program in list(self._programs)))
+
+
+def _thread_count(pid):
+    try:
+        return len(os.listdir(f"/proc/{pid}/task"))
+    except OSError:  # it has ended
+        return 0
 
 
 def _started(command, folder):

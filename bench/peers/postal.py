@@ -55,7 +55,7 @@ class Postal:
         seconds = end + _SECONDS_SPARE - now
         ran = load.run_endless(*[self.command(port)] * self.processes, seconds=seconds, folder=folder)
         clock = time.strftime("%H:%M", time.localtime(end))
-        return load.LoadResult(sum(_count(output, clock) for output in ran.outputs), 60, ran.cpu_seconds)
+        return load.LoadResult(sum(_count(output, clock) for output in ran.outputs), 60, ran.cpu_seconds, threads=ran.threads)
 
 
 def _count(output, minute):

@@ -59,4 +59,4 @@ class Postmark(Work):
         ran = load.run(self.command(), seconds_max=self.seconds_max, folder=folder)
         if complaint := ran.complaints[0]:  # its exit status is always 0
             raise RuntimeError(f"postmark: {complaint.partition(chr(10))[0]}")
-        return load.LoadResult(self.count, ran.seconds, ran.cpu_seconds)
+        return load.LoadResult(self.count, ran.seconds, ran.cpu_seconds, threads=ran.threads)

@@ -51,7 +51,7 @@ class Load:
     def run(self, port, _folder=None):
         """Sends all messages, from the first connection to the last reply."""
         ran = load.run(*[self.command(port)] * self.sources, seconds_max=self.seconds_max)
-        return load.LoadResult(self.count, ran.seconds, ran.cpu_seconds)
+        return load.LoadResult(self.count, ran.seconds, ran.cpu_seconds, threads=ran.threads)
 
 
 class Sink:

@@ -39,4 +39,4 @@ class Wrk:
         if complaint := _COMPLAINT.search(output):
             raise RuntimeError(f"wrk: {complaint[0]}")
         count, time, unit = _DONE.search(output).groups()
-        return load.LoadResult(int(count), float(time) * _SECONDS[unit], ran.cpu_seconds)
+        return load.LoadResult(int(count), float(time) * _SECONDS[unit], ran.cpu_seconds, threads=ran.threads)

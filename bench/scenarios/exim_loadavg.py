@@ -7,6 +7,7 @@ it.
     exim-limits     accepting: `queue_only_load`, read for each connection; draining: `deliver_queue_load_max`, read for each
                     message
     mailrace        no limits by load
+    mailrace-calls  accepting: the same, but the load average is read by a call for each connection (peers/gauge_calls.py)
     mailrace-limits all limits of [load], sampled
 
 Exim queues on both sides: without limits by `queue_only`, with them because the load is always above
@@ -22,8 +23,9 @@ import instructions
 import pairs
 from comparison import Comparison, Side
 from drain import Drain
-from peers import callgrind, exim, laboratory, machine
+from peers import callgrind, exim, gauge_calls, laboratory, machine
 from peers.exim import Exim
+from peers.gauge_calls import CallingMailrace
 from peers.laboratory import Source
 from peers.mailrace import BINARY, Mailrace
 from peers.outbound import Hops
@@ -31,7 +33,7 @@ from peers.outbound import Hops
 from . import Scenario
 from .accept import MESSAGE_DISK_OCTETS
 
-SIDES = ("exim", "exim-limits", "mailrace", "mailrace-limits")
+SIDES = ("exim", "exim-limits", "mailrace", "mailrace-calls", "mailrace-limits")
 ACCEPTING, DRAINING = "accepting", "draining"
 ACCEPTED = {"exim": 5000, "mailrace": 40_000}
 DRAINED = {"exim": 3000, "mailrace": 200_000}
@@ -39,7 +41,9 @@ RATIO_MAX = 1.02
 PAIRS = 9
 _READINGS, _READINGS_MIN = 200_000, 2000
 _COUNTS = 3  # counts of instructions, whose median is compared
+_COUNTED_SHRINK_MAX = 100  # in a smaller trial counting would take longer than all the rest
 _EXIM = (("exim", exim.is_installed),)
+_CALLS = (("a C compiler (cc)", gauge_calls.is_installed),)
 _QUEUE_ONLY_LOAD = "queue_only_load = 0.001"
 _DELIVER_LOAD = "queue_only\ndeliver_queue_load_max = 1000"
 _LIMITS = """
@@ -60,7 +64,9 @@ NOTES = (
     f"Exim has {drain.RUNNERS} queue runners. Its limits: `{_QUEUE_ONLY_LOAD}` instead of `queue_only`, so that it reads the "
     "load average for each connection and always queues; `deliver_queue_load_max = 1000`, which it reads for each message and "
     "never reaches.",
-    "Mailrace samples all gauges once a second, with limits that are never reached.",
+    "Mailrace samples all gauges once a second, with limits that are never reached. It has no setting that reads one for each "
+    "connection: in `mailrace-calls` a library does, which is loaded before the C library. It counts its readings; there was "
+    "one for each connection.",
     instructions.NOTE,
     comparison.REST_NOTE,
 )
@@ -84,7 +90,8 @@ def scenario(options):
         connection = found.median("mailrace", "cpu_per_thousand", ACCEPTING)
         readings = max(_READINGS_MIN, _READINGS // options.shrink)
         found.tables["A look at the load average"] = list(_looks(folder, readings, connection))
-        if callgrind.is_installed() and options.sides is None and not options.quick:
+        is_counted = options.whole or options.shrink <= _COUNTED_SHRINK_MAX
+        if callgrind.is_installed() and options.sides is None and not options.quick and is_counted:
             found.checks.append(_instructions_check(folder, _COUNTS if options.whole else 1))
         return found.finish(options)
 
@@ -98,6 +105,7 @@ def _accepting():
         "exim": side(Exim, theirs, 2 * MESSAGE_DISK_OCTETS, _EXIM),  # a message is two files
         "exim-limits": side(functools.partial(Exim, queueing=_QUEUE_ONLY_LOAD), theirs, 2 * MESSAGE_DISK_OCTETS, _EXIM),
         "mailrace": side(_mailrace, ours, MESSAGE_DISK_OCTETS),
+        "mailrace-calls": side(functools.partial(CallingMailrace, concurrency=0), ours, MESSAGE_DISK_OCTETS, _CALLS),
         "mailrace-limits": side(functools.partial(_mailrace, extra=_LIMITS), ours, MESSAGE_DISK_OCTETS),
     }
 
@@ -122,6 +130,7 @@ def _draining():
 def _targets(label):
     yield pairs.Target("mailrace-limits", "mailrace", "cpu_per_thousand", most=RATIO_MAX, case=label)
     yield pairs.Target("exim-limits", "exim", "cpu_per_thousand", case=label)
+    yield pairs.Target("mailrace-calls", "mailrace", "cpu_per_thousand", case=label)
 
 
 def _looks(folder, readings, connection_cpu):
@@ -153,6 +162,8 @@ def _answer(found):
         ratios = {label: found.ratio(f"{side}-limits", side, "cpu_per_thousand", case=label) for label in (ACCEPTING, DRAINING)}
         if None not in ratios.values():
             parts.append(f"{name}, " + " and ".join(f"{ratio:.3f} {label}" for label, ratio in ratios.items()))
+    if calls := found.ratio("mailrace-calls", "mailrace", "cpu_per_thousand", case=ACCEPTING):
+        parts.append(f"Mailrace with a reading for each connection, {calls:.3f} {ACCEPTING}")
     return f"With limits a message takes this part of the CPU without them: in {'; in '.join(parts)}." if parts else None
 
 

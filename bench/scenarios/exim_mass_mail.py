@@ -2,12 +2,12 @@
 time?
 
     exim-mass-mail    messages of 6 KB are queued, each for one recipient at one of 500 domains, then drained through 400 and
-                      through 900 runners
+                      through 900 runners for an hour, of which the best five minutes are reported
 
 A runner is a queue runner of Exim, a process of Postfix's default_process_limit, a slot of Mailrace's
 queue. Each next hop delays each message a little, as a network does. One domain in twenty is lame: half
-of them greet after 30 seconds, the others never. Only the mail for the others is timed; a run ends when
-all of it has arrived, or when its time is over.
+of them greet after 30 seconds, the others never. Only the mail for the others is timed. As much is queued
+as lasts for the hour; `--shrink` divides the hour, the five minutes and the queue alike.
 """
 
 import bisect
@@ -30,7 +30,8 @@ from .accept import MESSAGE_DISK_OCTETS
 
 SIDES = ("exim", "postfix", "mailrace")
 RUNNERS = (400, 900)
-COUNTS = {"exim": 20_000, "postfix": 20_000, "mailrace": 200_000}
+# What each sends in a second at the most, so that the queue lasts for the time, but is no larger than it has to be.
+RATES_MAX = {"exim": 300, "postfix": 700, "mailrace": 7000}
 DOMAINS, LAME_DOMAINS = 500, 25
 DELAY_MS = 100
 GOOD = Hops(DOMAINS - LAME_DOMAINS, rules=(f"* message delay {DELAY_MS}ms",))
@@ -38,7 +39,7 @@ SLOW = Hops(LAME_DOMAINS // 2, "slow{}.test", ("* connect delay 30s",))
 MUTE = Hops(LAME_DOMAINS - LAME_DOMAINS // 2, "mute{}.test", ("* connect delay 1h",))
 PAIRS = 6
 NO_MORE = 1.05  # an interval of the ratio of the rates up to this is no more
-_SECONDS_MAX, _SECONDS_MAX_LEAST = 900, 45
+_HOUR, _HOUR_LEAST = 3600, 10  # seconds of a drain, and of the shortest one
 _COUNT_MIN = 2000  # in a smaller queue the runners only get in each other's way
 _BEST_PART = 1 / 12  # five minutes of an hour
 _CURVE_POINTS = 100
@@ -49,13 +50,15 @@ NOTES = (
     f"{DOMAINS} domains, each with a next hop of its own: addresses in 127.0.0.0/8, without DNS. {GOOD.count} of them delay "
     f"each message by {DELAY_MS} ms; {SLOW.count} greet after 30 seconds, {MUTE.count} never. As much mail goes to each. It "
     "is queued in three parts: for the first kind, the second and the third, within each at random.",
-    f"All mail is queued first and counted. The counts differ with the rates: {COUNTS['mailrace']:,} messages for Mailrace, "
-    f"{COUNTS['postfix']:,} for Postfix, {COUNTS['exim']:,} for Exim. The time is from the release to the last message for the "
-    "domains that are not lame.",
+    "All mail is queued first and counted. The counts differ with the rates, so that the queues last: for each second of the "
+    f"drain {RATES_MAX['mailrace']:,} messages for Mailrace, {RATES_MAX['postfix']:,} for Postfix, {RATES_MAX['exim']:,} for "
+    f"Exim, but {_COUNT_MIN:,} at least. A drain takes an hour from the release, or until the last message for the domains "
+    "that are not lame.",
     "Exim: split_spool_directory, and as many queue runners (`-q`) as given, started at the same time. Postfix: as many "
     "processes of each kind. Mailrace: as many slots in its queue; its queue for slow and silent domains, which takes them from it after some failures, has slots of "
     "its own (default 75). All have their usual timeouts.",
-    "The best part is the twelfth of the time with the most messages, as five minutes are of an hour.",
+    "The best five minutes are those of the hour with the most messages. Where the hour was divided, or the queue was empty "
+    "earlier, they are the best twelfth of the drain; the table has their seconds.",
     "Afterwards the messages at the next hops and in the queue of the stopped server were counted. One that was on its way "
     "then is in both counts.",
     f"Before each release the disk was synced and the machine was idle for {machine.REST_SECONDS} seconds.",
@@ -85,9 +88,14 @@ class Delivered:
         return self.in_time / self.curve[-1][0] * 3600
 
     @property
-    def best_hourly(self):
-        """Messages an hour in the best part of the time."""
-        return best_rate(self.curve, self.curve[-1][0] * _BEST_PART) * 3600
+    def best_seconds(self):
+        """The length of the best part: five minutes of an hour."""
+        return self.curve[-1][0] * _BEST_PART
+
+    @property
+    def best(self):
+        """Messages in the best part of the time."""
+        return best_rate(self.curve, self.best_seconds) * self.best_seconds
 
     @property
     def is_whole(self):
@@ -105,9 +113,9 @@ class MassSide(Drain):
 
     def for_trial(self, divisor):
         """The same side with less mail, in the same proportions, and less time."""
-        seconds_max = max(_SECONDS_MAX_LEAST, self.seconds_max // divisor)
-        divisor = min(divisor, (self.load.count + sum(one.count for one in self.others)) // _COUNT_MIN)
-        good, *others = [dataclasses.replace(one, count=one.count // divisor) for one in (self.load, *self.others)]
+        seconds_max = max(_HOUR_LEAST, self.seconds_max // divisor)
+        divisor = max(1, min(divisor, (self.load.count + sum(one.count for one in self.others)) / _COUNT_MIN))
+        good, *others = [dataclasses.replace(one, count=int(one.count / divisor)) for one in (self.load, *self.others)]
         return dataclasses.replace(self, load=good, others=tuple(others), seconds_max=seconds_max)
 
     def measure(self, server, place):
@@ -200,10 +208,10 @@ def _sides(runners):
 
 def _side(name, server, hops):
     good, *lame = [
-        Source(COUNTS[name] * one.count // DOMAINS, recipient=f"user@{one.domain}", users=one.count) for one in hops
+        Source(RATES_MAX[name] * _HOUR * one.count // DOMAINS, recipient=f"user@{one.domain}", users=one.count) for one in hops
     ]
     octets = MESSAGE_DISK_OCTETS * (2 if name == "exim" else 1)  # there a message is two files
-    return MassSide(server, good, octets, others=tuple(lame), needs=_NEEDS[name], seconds_max=_SECONDS_MAX)
+    return MassSide(server, good, octets, others=tuple(lame), needs=_NEEDS[name], seconds_max=_HOUR)
 
 
 def _targets():
@@ -223,8 +231,9 @@ def _checks(delivered):
         text = f"{found:,} at a next hop or in the queue of {queued:,}, {faulty:,} damaged or doubled"
         yield f"{name}, {label} runners: no message is lost, damaged or doubled", text, all(run.is_whole for run in runs)
         in_time, good = sum(run.in_time for run in runs), sum(run.good for run in runs)
-        aim = f"{name}, {label} runners: all mail for domains that are not lame is delivered before the time is over"
-        yield aim, f"{in_time:,} of {good:,}", in_time == good
+        lasting = sum(run.in_time < run.good for run in runs)
+        text = f"in {lasting} of {len(runs)} drains; {in_time:,} of {good:,} delivered"
+        yield f"{name}, {label} runners: the mail for domains that are not lame lasts until the time is over", text, None
 
 
 def _row(label, name, runs):
@@ -232,8 +241,10 @@ def _row(label, name, runs):
         "system": name,
         "runners": label,
         "messages an hour": round(statistics.median(run.hourly for run in runs)),
-        "the same in the best twelfth of the time": round(statistics.median(run.best_hourly for run in runs)),
-        "seconds": statistics.median(run.curve[-1][0] for run in runs),
+        "messages in the best five minutes, or part of them": round(statistics.median(run.best for run in runs)),
+        "seconds of these": statistics.median(run.best_seconds for run in runs),
+        "the best as messages an hour": round(statistics.median(run.best / run.best_seconds * 3600 for run in runs)),
+        "seconds of the drain": statistics.median(run.curve[-1][0] for run in runs),
     }
 
 
@@ -264,4 +275,4 @@ def _more(interval):
     return "so no more" if high <= NO_MORE else "which decides nothing"
 
 
-SCENARIOS = {"exim-mass-mail": Scenario(scenario, SIDES, PAIRS, quick_shrink=20)}
+SCENARIOS = {"exim-mass-mail": Scenario(scenario, SIDES, PAIRS, quick_shrink=360)}

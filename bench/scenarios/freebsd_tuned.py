@@ -4,12 +4,13 @@
                      files: pools of 1,000 and of 20,000 files, by postmark and by `mailrace bench files`
                      mail: 500 to 4,000 messages a second, 1 to 5 on a connection as postal sends them, into Maildirs
 
-    untuned, tuned                     Mailrace with its defaults, and with the values below
-    files-disk, files-memory           `mailrace bench files` on a disk, and in /dev/shm
-    postmark-disk, postmark-memory     postmark there
+    untuned, tuned                     Mailrace with its defaults, and with the values below, each on a host of the same kind
+    files-disk, files-memory           `mailrace bench files` on a disk of an untuned host, and in /dev/shm
+    files-tuned                        the same on a disk of a tuned host
+    postmark-disk, postmark-memory, postmark-tuned     postmark there
 
-What the kernel could be tuned with is the same on both sides: a measurement changes no setting of the
-machine.
+The host is tuned by values of the network namespace and of the mount, which end with the run, and by values of the whole
+machine, which a guard puts back, also if the run is killed (tuned_host.py).
 """
 
 import dataclasses
@@ -29,11 +30,14 @@ from peers.laboratory import Fetch, Files, Source, latency_seconds
 from peers.mailrace import Mailrace
 from peers.postmark import Postmark
 from plot import Chart
+from tuned_host import TunedHost, may_set, run_in_namespaces, sysctls
 
 from . import Scenario
 from .reading import PAGE_OCTETS, Reading, ReadingSide, http_mailrace, make_file, make_maildirs
 
-SIDES = ("untuned", "tuned", "files-disk", "files-memory", "postmark-disk", "postmark-memory")
+SIDES = (
+    "untuned", "tuned", "files-disk", "files-tuned", "files-memory", "postmark-disk", "postmark-tuned", "postmark-memory",
+)  # fmt: skip
 CONNECTIONS, LOCAL_ADDRESSES = (10, 100, 1000), 10
 FILES, TRANSACTIONS = (1000, 20_000), 50_000
 RATES, RATE_SECONDS, USERS = (500, 1000, 2000, 4000), 20, 100
@@ -42,11 +46,28 @@ _EMPTY_SECONDS_MAX = 300
 _MESSAGE_DISK_OCTETS = 20_000  # a message, its queue record, and its share of the folders
 _OPEN_FILES = 4096
 
-# The values that `mailrace tune search` finds on machines of this kind.
+# The values of the server that operators change first; which of them gain is what is measured.
 TUNED_TOP = f"threads = {os.cpu_count()}"
 TUNED_LIMITS = "backlog = 4096"
 TUNED_SECTIONS = "\n[spool]\nspare_segments = 32\n"
 TUNED_CONCURRENCY, DEFAULT_CONCURRENCY = 400, 2000
+# Those of the host, which `mailrace tune check` knows. The others are those of a new namespace and a new mount.
+TUNED_NETWORK = {
+    "net.core.somaxconn": "16384",
+    "net.ipv4.tcp_max_syn_backlog": "8192",
+    "net.ipv4.ip_local_port_range": "1024 65535",
+    "net.ipv4.tcp_tw_reuse": "1",
+    "net.ipv4.tcp_rmem": "4096 131072 16777216",
+    "net.ipv4.tcp_wmem": "4096 65536 16777216",
+}
+TUNED_MACHINE = {
+    "vm.dirty_background_bytes": str(64 << 20),
+    "vm.dirty_bytes": str(512 << 20),
+    "vm.vfs_cache_pressure": "50",
+    "vm.swappiness": "10",
+}
+_MACHINE_SYSCTLS = (*TUNED_MACHINE, "vm.dirty_background_ratio", "vm.dirty_ratio")  # what changes with them
+TUNED_MOUNT, UNTUNED_MOUNT = "noatime", "atime,relatime"  # mount(8) keeps noatime unless atime is named
 
 NOTES = (
     f"http: a page of {PAGE_OCTETS:,} bytes, `mailrace bench http` for 10 seconds from {LOCAL_ADDRESSES} local addresses, "
@@ -57,7 +78,9 @@ NOTES = (
     "Messages that could not be sent in time are missed; all that were answered 250 were counted in the Maildirs when the "
     "queue was empty. The rate is that of the replies; CPU counts until the queue is empty.",
     f"Tuned: `{TUNED_TOP}`, `{TUNED_LIMITS}`, `spool.spare_segments = 32`, and {TUNED_CONCURRENCY} instead of "
-    f"{DEFAULT_CONCURRENCY} local deliveries at the same time. Settings of the kernel are the same for both sides.",
+    f"{DEFAULT_CONCURRENCY} local deliveries at the same time. Its host: mounted noatime instead of relatime, and "
+    f"{', '.join(f'{name} {value}' for name, value in (TUNED_NETWORK | TUNED_MACHINE).items())}; those of vm that "
+    "cannot be set on the machine are left out.",
     "The unit differs between the cases: pages, transactions, messages.",
     comparison.REST_NOTE,
 )
@@ -84,7 +107,7 @@ class OfferedSource(Source):
         if summary["failed"] or not summary["done"]:
             raise RuntimeError(f"{summary['failed']} messages failed: {summary['errors']}")
         seconds = max(self.seconds, summary["seconds"])
-        return load.LoadResult(summary["done"], seconds, ran.cpu_seconds, latency_seconds(summary))
+        return load.LoadResult(summary["done"], seconds, ran.cpu_seconds, latency_seconds(summary), ran.threads)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,9 +135,32 @@ class MailSide(Side):
         return figures
 
 
+class _Host(TunedHost):
+    """The host, tuned or as it was."""
+
+    def __init__(self, place):
+        super().__init__(place, machine_sysctls=filter(may_set, _MACHINE_SYSCTLS))
+        self._network = sysctls(TUNED_NETWORK)
+
+    def tuned(self):
+        """Sets the tuned values."""
+        self.remount(TUNED_MOUNT)
+        self.set_sysctls(TUNED_NETWORK | {name: value for name, value in TUNED_MACHINE.items() if may_set(name)})
+
+    def untuned(self):
+        """Sets the values as they were."""
+        self.remount(UNTUNED_MOUNT)
+        self.set_sysctls(self._network)
+        self.put_back()
+
+
 def scenario(options):
-    """Runs all rounds."""
-    mail = tuple(Case(_mail_label(rate), _mail(rate)) for rate in RATES)
+    """Runs all rounds, in namespaces of their own and on a new ext4."""
+    return run_in_namespaces(options, "ext4", _run, _Host)
+
+
+def _run(options, host, folder):
+    mail = tuple(Case(_mail_label(rate), _mail(host, rate)) for rate in RATES)
     compared = Reading(
         "Defaults and tuned values, back to back",
         {},
@@ -126,18 +172,27 @@ def scenario(options):
         answer=_answer,
         case_name="load",
         cases=(
-            *(Case(_http_label(count), _http(count)) for count in CONNECTIONS),
-            *(Case(_files_label(count), _files(count)) for count in FILES),
+            *(Case(_http_label(count), _http(host, count)) for count in CONNECTIONS),
+            *(Case(_files_label(count), _files(host, count)) for count in FILES),
             *mail,
         ),
         prepare=make_file(PAGE_OCTETS),
     )
     machine.require_open_files(_OPEN_FILES)
-    with machine.run_folder("freebsd-tuned") as folder:
-        found = compared.measure("freebsd-tuned", folder, options)
-        found.checks = list(_checks(mail))
-        found.charts = [chart for chart in _charts(found) if chart.series]
-        return found.finish(options)
+    found = compared.measure("freebsd-tuned", folder, options)
+    found.checks = list(_checks(mail))
+    found.charts = [chart for chart in _charts(found) if chart.series]
+    return found.finish(options)
+
+
+def _on(set_host, make):
+    """A function that sets the host, then makes a server."""
+
+    def server(place):
+        set_host()
+        return make(place)
+
+    return server
 
 
 def _http_label(connections):
@@ -148,23 +203,26 @@ def _files_label(files):
     return f"files, {files:,}"
 
 
-def _http(connections):
+def _http(host, connections):
     addresses = tuple(f"127.0.0.{number}" for number in range(2, 2 + LOCAL_ADDRESSES))
     fetch = Fetch("file", sessions=connections, local_addresses=addresses)
     side = functools.partial(ReadingSide, load=fetch, warm=dataclasses.replace(fetch, seconds=1))
     tuned = functools.partial(http_mailrace, top=TUNED_TOP, limits=TUNED_LIMITS)
-    return {"untuned": side(http_mailrace), "tuned": side(tuned)}
+    return {"untuned": side(_on(host.untuned, http_mailrace)), "tuned": side(_on(host.tuned, tuned))}
 
 
-def _files(files):
+def _files(host, files):
     ours, theirs = Files(TRANSACTIONS, files), Postmark(TRANSACTIONS, files)
     needed = {"needs": (("postmark", postmark.is_installed),)}
     shared = ("a tmpfs at /dev/shm", _has_memory)
+    untuned, tuned = _on(host.untuned, NullServer), _on(host.tuned, NullServer)
     return {
-        "files-disk": Side(NullServer, ours),
-        "files-memory": MemorySide(NullServer, ours, needs=(shared,)),
-        "postmark-disk": Side(NullServer, theirs, **needed),
-        "postmark-memory": MemorySide(NullServer, theirs, needs=(*needed["needs"], shared)),
+        "files-disk": Side(untuned, ours),
+        "files-tuned": Side(tuned, ours),
+        "files-memory": MemorySide(untuned, ours, needs=(shared,)),
+        "postmark-disk": Side(untuned, theirs, **needed),
+        "postmark-tuned": Side(tuned, theirs, **needed),
+        "postmark-memory": MemorySide(untuned, theirs, needs=(*needed["needs"], shared)),
     }
 
 
@@ -172,7 +230,7 @@ def _has_memory():
     return MEMORY.is_dir() and machine.file_system(MEMORY).startswith("tmpfs")
 
 
-def _mail(rate):
+def _mail(host, rate):
     offered = OfferedSource(
         rate=rate, seconds=RATE_SECONDS, per_connection="1..5", recipient="user{}@bench.test", users=USERS
     )
@@ -181,9 +239,10 @@ def _mail(rate):
     def server(place, **settings):
         return Mailrace(place, maildirs=place / "mail", **settings)
 
+    side = functools.partial(MailSide, load=offered, message_octets=_MESSAGE_DISK_OCTETS)
     return {
-        "untuned": MailSide(functools.partial(server, concurrency=DEFAULT_CONCURRENCY), offered, _MESSAGE_DISK_OCTETS),
-        "tuned": MailSide(functools.partial(server, **tuned), offered, _MESSAGE_DISK_OCTETS),
+        "untuned": side(_on(host.untuned, functools.partial(server, concurrency=DEFAULT_CONCURRENCY))),
+        "tuned": side(_on(host.tuned, functools.partial(server, **tuned))),
     }
 
 
@@ -196,6 +255,8 @@ def _targets():
         yield pairs.Target("tuned", "untuned", "rate", case=label)
         yield pairs.Target("tuned", "untuned", "cpu_per_thousand", case=label)
     for label in map(_files_label, FILES):
+        yield pairs.Target("files-tuned", "files-disk", "rate", case=label)
+        yield pairs.Target("postmark-tuned", "postmark-disk", "rate", case=label)
         yield pairs.Target("files-memory", "files-disk", "rate", case=label)
         yield pairs.Target("postmark-memory", "postmark-disk", "rate", case=label)
         yield pairs.Target("files-disk", "postmark-disk", "rate", case=label)

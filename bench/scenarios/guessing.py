@@ -90,7 +90,7 @@ class SourceWithGuesses(Source):
         summary, *others = map(json.loads, ran.outputs)
         self.latencies.append(summary["latency"] | {"missed": summary["missed"], "failed": summary["failed"]})
         self.counts.extend(others)
-        return load.LoadResult(summary["done"], self.seconds, ran.cpu_seconds)
+        return load.LoadResult(summary["done"], self.seconds, ran.cpu_seconds, threads=ran.threads)
 
 
 def scenario(options):

@@ -63,7 +63,7 @@ class ListFiles:
     def run(self, _port, folder):
         """Lists."""
         ran = load.run(self.command(folder.parent), seconds_max=_SECONDS_MAX)
-        return load.LoadResult(self.times * MESSAGES, ran.seconds, ran.cpu_seconds)
+        return load.LoadResult(self.times * MESSAGES, ran.seconds, ran.cpu_seconds, threads=ran.threads)
 
 
 def _maildir(folder):

@@ -1,7 +1,8 @@
 """Recipients in a directory, from the 250 to the Maildir: Postfix and Mailrace with local tables and with
 one slapd.
 
-    postfix-ldap        220,000 messages for 500, 1,000 and 2,000 addresses, over 10, 100 and 1,000 connections
+    postfix-ldap        220,000 messages for 500, 1,000 and 2,000 addresses, over 10, 100 and 1,000 connections; one load has
+                        as many messages for each side
 
     postfix-hash        recipients and their mailboxes in a local table
     postfix-ldap        the same in the directory
@@ -43,7 +44,7 @@ MAILRACE_COUNT, POSTFIX_COUNT = 220_000, 11_000
 COUNT_OF_MANY = 22_000  # over the most connections, for all: opening one is a part of the work
 OCTETS = 2000
 PAIRS = 6
-_SMALL_SHRINK, _QUICK_SHRINK = 20, 50  # from the first on, a run has three of the five loads
+_SMALL_SHRINK, _QUICK_SHRINK = 20, 50  # from the first on, a run has three of the six loads
 ALIAS_DOMAIN = "alias.test"
 _MESSAGE_DISK_OCTETS = 14_000  # a message, its queue record or file, and its share of the folders
 _SAMPLE_SECONDS = 0.5
@@ -71,8 +72,8 @@ aliases   = "aliases"
 NOTES = (
     f"Messages of {OCTETS:,} bytes with one recipient, many on a connection: {MAILRACE_COUNT:,} to Mailrace and "
     f"{POSTFIX_COUNT:,} to Postfix, so that both are busy for some time; over {CONNECTIONS[-1]:,} connections "
-    f"{COUNT_OF_MANY:,} to each, so that both open as many for as much mail. The addresses vary over {USUAL_CONNECTIONS} "
-    f"connections, and the connections with {USUAL_ADDRESSES:,} addresses.",
+    f"{COUNT_OF_MANY:,} to each, so that both open as many for as much mail. One load has {MAILRACE_COUNT:,} for each side. The "
+    f"addresses vary over {USUAL_CONNECTIONS} connections, and the connections with {USUAL_ADDRESSES:,} addresses.",
     "The time is from the first connection until the queue is empty. Afterwards all messages were counted in the Maildirs, "
     "which existed before.",
     f"One slapd (mdb, indexed) with {max(ADDRESSES):,} users, on the same processors, runs only for the sides that query it; "
@@ -81,7 +82,8 @@ NOTES = (
     "Mailrace's cache is that of its defaults, and empty at the start. `mailrace-replica` has the copy before the load begins.",
     f"The queue is counted about every {_SAMPLE_SECONDS:g} s, with `mailrace queue list --count` or in Postfix's folders. The CPU "
     "of the load includes that.",
-    f"With `--shrink {_SMALL_SHRINK}` or more, and in a quick trial, there are three of the five loads.",
+    f"With `--shrink {_SMALL_SHRINK}` or more, and in a quick trial, there are three loads, in which each number of addresses and "
+    "of connections occurs once; so those that are not the usual ones vary together.",
     comparison.REST_NOTE,
 )
 
@@ -219,7 +221,9 @@ def scenario(options):
     machine.require_open_files(_OPEN_FILES)
     with machine.run_folder("postfix-ldap") as folder:
         directory = Directory(folder / "directory")
-        cases = tuple(Case(_label(*numbers), _sides(directory, *numbers)) for numbers in _numbers(options.shrink >= _SMALL_SHRINK))
+        cases = tuple(
+            Case(load.label(options.shrink), _sides(directory, load)) for load in _loads(options.shrink >= _SMALL_SHRINK)
+        )
         compared = Comparison(
             "Recipients in a directory, from the 250 to the Maildir",
             {},
@@ -244,35 +248,48 @@ def scenario(options):
         return found.finish(options)
 
 
-def _numbers(is_small):
-    """Pairs of addresses and connections; a small run has time for three."""
+@dataclasses.dataclass(frozen=True)
+class Load:
+    """What is varied."""
+
+    addresses: int = USUAL_ADDRESSES
+    connections: int = USUAL_CONNECTIONS
+    is_equal: bool = False  # as many messages for each side
+
+    def count(self, name):
+        """The messages for a side."""
+        if self.is_equal:
+            return MAILRACE_COUNT
+        if self.connections == CONNECTIONS[-1]:
+            return COUNT_OF_MANY
+        return POSTFIX_COUNT if name.startswith("postfix") else MAILRACE_COUNT
+
+    def label(self, shrink=1):
+        """Its name in the report."""
+        each = f", {MAILRACE_COUNT // shrink:,} messages to each" if self.is_equal else ""
+        return f"{self.addresses:,} addresses, {self.connections:,} connections{each}"
+
+
+def _loads(is_small):
+    """All loads; a small run has time for three, in which each number occurs."""
     if is_small:
-        most = ((ADDRESSES[-1], USUAL_CONNECTIONS), (USUAL_ADDRESSES, CONNECTIONS[-1]))
-        return ((USUAL_ADDRESSES, USUAL_CONNECTIONS), *most)
-    every = [(addresses, USUAL_CONNECTIONS) for addresses in ADDRESSES]
-    every += [(USUAL_ADDRESSES, connections) for connections in CONNECTIONS]
-    return dict.fromkeys(every)
+        return (Load(ADDRESSES[0], CONNECTIONS[0]), Load(is_equal=True), Load(ADDRESSES[-1], CONNECTIONS[-1]))
+    every = [Load(addresses) for addresses in ADDRESSES] + [Load(connections=connections) for connections in CONNECTIONS]
+    return (*dict.fromkeys(every), Load(is_equal=True))
 
 
-def _label(addresses, connections):
-    return f"{addresses:,} addresses, {connections:,} connections"
-
-
-def _sides(directory, addresses, connections):
+def _sides(directory, load):
     makers = {name: getattr(directory, name.replace("-", "_")) for name in SIDES}
-    return {name: _side(name, make, addresses, connections) for name, make in makers.items()}
+    return {name: _side(name, make, load) for name, make in makers.items()}
 
 
-def _side(name, make, addresses, connections):
+def _side(name, make, load):
     domain = ALIAS_DOMAIN if name.endswith("-virtual") else people.DOMAIN
-    count = POSTFIX_COUNT if name.startswith("postfix") else MAILRACE_COUNT
-    if connections == CONNECTIONS[-1]:
-        count = COUNT_OF_MANY
     source = Source(
-        count, sessions=connections, octets=OCTETS, recipient=people.address("{}", domain), users=addresses,
-        seconds_max=_SECONDS_MAX,
+        load.count(name), sessions=load.connections, octets=OCTETS, recipient=people.address("{}", domain),
+        users=load.addresses, seconds_max=_SECONDS_MAX,
     )  # fmt: skip
-    return PassingSide(make, source, _MESSAGE_DISK_OCTETS, needs=tuple(_needs(name)), users=addresses)
+    return PassingSide(make, source, _MESSAGE_DISK_OCTETS, needs=tuple(_needs(name)), users=load.addresses)
 
 
 def _needs(name):
@@ -321,13 +338,15 @@ def _row(label, name, runs):
 
 
 def _charts(found, passed):
-    usual = _label(USUAL_ADDRESSES, USUAL_CONNECTIONS)
+    usual = _usual_label(found)
     queues = {name: _thinned(runs[0].curve) for (label, name), runs in passed.items() if label == usual}
     yield Chart(f"Queue, {usual}", "seconds", "messages that wait", queues)
-    by_addresses = {addresses: _label(addresses, USUAL_CONNECTIONS) for addresses in ADDRESSES}
-    by_connections = {connections: _label(USUAL_ADDRESSES, connections) for connections in CONNECTIONS}
+    by_addresses = {addresses: Load(addresses).label() for addresses in ADDRESSES}
+    by_connections = {connections: Load(connections=connections).label() for connections in CONNECTIONS}
     for axis, labels in (("addresses", by_addresses), ("connections", by_connections)):
         labels = {at: label for at, label in labels.items() if label in found.case_rounds}
+        if len(labels) < 2:
+            continue  # in a small run both vary together
         series = {
             name: [(at, found.median(name, "rate", label)) for at, label in labels.items()] for name in found.rounds[0]
         }
@@ -339,8 +358,14 @@ def _thinned(curve):
     return [*curve[:-1:step], curve[-1]]
 
 
+def _usual_label(found):
+    """The load with the usual numbers; that of a small run has as many messages for each side."""
+    begin = Load().label()
+    return next((label for label in found.case_rounds if label.startswith(begin)), begin)
+
+
 def _answer(found):
-    usual = _label(USUAL_ADDRESSES, USUAL_CONNECTIONS)
+    usual = _usual_label(found)
     parts = []
     for server, local, name in (("postfix", "hash", "Postfix"), ("mailrace", "text", "Mailrace")):
         ratio = found.ratio(f"{server}-ldap", f"{server}-{local}", "rate", case=usual)

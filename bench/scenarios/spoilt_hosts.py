@@ -16,31 +16,23 @@ import dataclasses
 import functools
 import json
 import os
-import pathlib
-import re
 import signal
 import subprocess
-import sys
 import time
 
 import comparison
-import filesystem
 import pairs
 from comparison import Case, Comparison, NullServer, Side
-from peers import guard, load, machine
+from peers import load, machine
 from peers.laboratory import Files, Source, latency_seconds
 from peers.mailrace import Mailrace
+from tuned_host import TunedHost, run_in_namespaces
 
 from . import Scenario
 
 SOUND, SPOILT = "sound", "spoilt"
 PAIRS = 6
-_INSIDE = "MAILRACE_BENCH_NAMESPACES"  # set in the environment of the run in its namespaces
-# Whatever kills the outer process ends the namespaces, too.
-_UNSHARE = (
-    "setpriv --pdeathsig KILL unshare --mount --net --pid --fork --kill-child --mount-proc --propagation private".split()
-)
-_SOMAXCONN = pathlib.Path("/proc/sys/net/core/somaxconn")
+_SOUND_DEVICE = {"rotational": "0", "scheduler": "none", "read_ahead_kb": "128"}
 _TIMEOUT_SECONDS = 5
 _EMPTY_SECONDS_MAX = 300
 _MESSAGE_DISK_OCTETS = 20_000
@@ -153,36 +145,17 @@ class PatientSource(Source):
         """Sends all messages; some may fail."""
         ran = load.run(self.command(port), seconds_max=self.seconds_max, codes=(0, 1))
         summary = json.loads(ran.outputs[0])
-        return load.LoadResult(summary["done"], ran.seconds, ran.cpu_seconds, latency_seconds(summary))
+        return load.LoadResult(summary["done"], ran.seconds, ran.cpu_seconds, latency_seconds(summary), ran.threads)
 
 
 def scenario(options):
     """Runs all rounds, in namespaces of their own."""
-    return _in_namespaces(options, "ext4", _run)
+    return run_in_namespaces(options, "ext4", _run, _Host)
 
 
 def scheduler_scenario(options):
     """The same, on a disk in memory."""
-    return _in_namespaces(options, "memory", _run_scheduler)
-
-
-def _in_namespaces(options, kind, run):
-    """Runs it with a host on a new file system of this kind."""
-    if os.geteuid() != 0:
-        raise RuntimeError("namespaces and mounts need root")
-    if options.on is not None:
-        raise RuntimeError(f"{options.name} makes a file system of its own: leave out --on")
-    if _INSIDE not in os.environ:
-        line = [*_UNSHARE, sys.executable, *sys.argv]
-        with guard.watching():
-            environment = os.environ | {_INSIDE: "1"}
-            return subprocess.run(line, env=environment, pass_fds=guard.inherited()).returncode == 0
-    machine.run("ip", "link", "set", "lo", "up")
-    with filesystem.chosen(kind):
-        place = pathlib.Path(os.environ["MAILRACE_BENCH_DIR"])
-        place.chmod(0o755)
-        with _Host(place) as host, machine.run_folder(options.name) as folder:
-            return run(options, host, folder)
+    return run_in_namespaces(options, "memory", _run_scheduler, _Host)
 
 
 def _run(options, host, folder):
@@ -210,37 +183,17 @@ def _run_scheduler(options, host, folder):
     return compared.measure("spoilt-scheduler", folder, options).finish(options)
 
 
-class _Host:
+class _Host(TunedHost):
     """What of the host is varied. At the end it is as before."""
 
     def __init__(self, place):
-        self._place = place
-        device = os.stat(place).st_dev
-        self._queue = pathlib.Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}/queue").resolve()
-        self._before = {name: self._value(name) for name in ("read_ahead_kb", "rotational", "scheduler")}
-
-    def __enter__(self):
-        for name, value in self._before.items():
-            guard.remember(self._queue / name, value)
-        self.sound()
-        return self
-
-    def __exit__(self, *_):
-        for name, value in self._before.items():
-            (self._queue / name).write_text(value)
-
-    def _value(self, name):
-        text = (self._queue / name).read_text().strip()
-        chosen = re.search(r"\[(.+?)\]", text)
-        return chosen[1] if chosen else text
+        super().__init__(place, device_values=_SOUND_DEVICE)
 
     def sound(self, **other):
         """Sets everything as it is wanted, except for what is given."""
-        _SOMAXCONN.write_text(str(other.get("somaxconn", 4096)))
-        machine.run("mount", "-o", f"remount,{other.get('mount', 'async,noatime')}", str(self._place))
-        values = {"rotational": "0", "scheduler": "none", "read_ahead_kb": "128"}
-        for name, value in values.items():
-            (self._queue / name).write_text(other.get(name, value))
+        self.set_sysctls({"net.core.somaxconn": str(other.get("somaxconn", 4096))})
+        self.remount(other.get("mount", "async,noatime"))
+        self.set_device({name: other.get(name, value) for name, value in _SOUND_DEVICE.items()})
 
 
 def _both(host, side, **spoilt):

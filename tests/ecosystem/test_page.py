@@ -1,4 +1,4 @@
-"""The page of `mailrace bench report` in Chromium: it fits narrow and wide windows in both themes, cuts off no text of
+"""The page of `mailrace bench report` in Chromium, of made and of measured results: it fits narrow and wide windows in both themes, cuts off no text of
 its charts, needs nothing from outside, and shows the ratios of the file of results.
 """
 
@@ -16,6 +16,7 @@ import unittest
 
 from harness import folder
 from peers.mailrace import BINARY, ROOT
+from webdriver import Browser
 
 SECONDS_MAX = 120
 SAMPLES = ROOT / "crates/compare/tests/data"
@@ -54,6 +55,21 @@ onload = async () => {
 };
 </script>
 <body><p id="told"></p></body>
+"""
+
+
+PAPER_WIDTH = 794  # A4 at 96 pixels an inch
+SEEN = """\
+const isCut = text => {
+  const box = text.getBBox(), view = text.ownerSVGElement.viewBox.baseVal;
+  return box.x < -1 || box.x + box.width > view.width + 1 || box.y + box.height > view.height + 1;
+};
+const texts = [...document.querySelectorAll("svg text")];
+return {
+  innerWidth: window.innerWidth, scrollWidth: document.scrollingElement.scrollWidth, texts: texts.length,
+  cut: texts.filter(isCut).map(text => text.textContent), words: document.body.textContent,
+  folded: document.querySelectorAll("details:not([open])").length,
+};
 """
 
 
@@ -147,6 +163,64 @@ class Pages(unittest.TestCase):
         self.assertIn("1 worse", done.stdout)
         self.assertIn("1 worse", (self.place / "page.html").read_text())
         self.assert_fits(self.looks())
+
+
+@unittest.skipUnless(shutil.which("chromium") and shutil.which("chromedriver"), "chromium and its driver are not installed")
+class MeasuredPage(unittest.TestCase):
+    """The page of a small comparison that really ran, with whatever servers are installed."""
+
+    @classmethod
+    def setUpClass(cls):
+        made = folder()
+        cls.addClassCleanup(made.cleanup)
+        cls.place = pathlib.Path(made.name)
+        file = cls.place / "pages.toml"
+        text = (ROOT / "examples/compare/pages.toml").read_text()
+        file.write_text(text.replace("[compare]", '[compare]\nrest = "0s"', 1))
+        measured = ["bench", "compare", file, "--rounds", 2, "--shrink", 100, "--output", cls.place / "results"]
+        cls.command(*measured)
+        cls.command("bench", "report", cls.place / "results/pages.json", "--output", cls.place / "page.html")
+        cls.result = json.loads((cls.place / "results/pages.json").read_text())
+        cls.browser = Browser(cls.place)
+        cls.addClassCleanup(cls.browser.close)
+
+    @classmethod
+    def command(cls, *argv):
+        """Runs a command that must succeed."""
+        line = [str(BINARY), *map(str, argv)]
+        done = subprocess.run(line, capture_output=True, text=True, timeout=SECONDS_MAX, cwd=cls.place)
+        if done.returncode:
+            raise AssertionError(f"{line}: {done.stdout}{done.stderr}")
+
+    def seen(self, width, media):
+        """What there is in a window of this width."""
+        self.browser.look(width, 900, "light", media)
+        self.browser.open((self.place / "page.html").as_uri())
+        return self.browser.run(SEEN)
+
+    def test_it_fits_on_screens_and_on_paper(self):
+        for width, media in ((400, ""), (1400, ""), (PAPER_WIDTH, "print")):
+            with self.subTest(width=width, media=media):
+                seen = self.seen(width, media)
+                self.assertEqual(seen["innerWidth"], width)
+                self.assertLessEqual(seen["scrollWidth"], width)
+                self.assertEqual(seen["cut"], [])
+                self.assertGreater(seen["texts"], 10)
+                for system in self.result["systems"]:
+                    self.assertIn(system["name"], seen["words"])
+
+    def test_it_names_what_limited_each_system(self):
+        words = self.seen(1400, "")["words"]
+        limits = {run["limit"] for case in self.result["cases"] for each in case["rounds"] for run in each.values()}
+        named = {"processor": "processors", "thread": "one thread"}
+        self.assertTrue(limits)
+        self.assertTrue(any(named.get(limit, limit) in words for limit in limits), limits)
+
+    def test_everything_is_unfolded_when_it_is_printed(self):
+        self.assertGreater(self.seen(1400, "")["folded"], 0)
+        printed = self.browser.print()
+        self.assertTrue(printed.startswith(b"%PDF"), printed[:20])
+        self.assertEqual(self.browser.run("return document.querySelectorAll('details:not([open])').length"), 0)
 
 
 if __name__ == "__main__":

@@ -115,12 +115,16 @@ class Browser:
         seen = [node for node in nodes if not node["ignored"]]
         return [(node["role"]["value"], node.get("name", {}).get("value", "")) for node in seen if "role" in node]
 
-    def look(self, width, height, theme):
-        """The size of the window, and whether its owner prefers light or dark pages."""
+    def look(self, width, height, theme, media=""):
+        """The size of the window, whether its owner prefers light or dark pages, and maybe another medium than a screen."""
         self._command("Emulation.setDeviceMetricsOverride",
                       width=width, height=height, deviceScaleFactor=1, mobile=False)  # fmt: skip
         features = [{"name": "prefers-color-scheme", "value": theme}]
-        self._command("Emulation.setEmulatedMedia", features=features)
+        self._command("Emulation.setEmulatedMedia", media=media, features=features)
+
+    def print(self):
+        """The page as PDF, as a person would print it."""
+        return base64.b64decode(self._command("Page.printToPDF", printBackground=True)["data"])
 
     def _command(self, name, **parameters):
         return self._order("goog/cdp/execute", {"cmd": name, "params": parameters})

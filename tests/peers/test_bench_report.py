@@ -14,27 +14,30 @@ import unittest.mock
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "bench"))
 
+import limits  # noqa: E402
 import pairs  # noqa: E402
 import plot  # noqa: E402
 import report  # noqa: E402
-from peers import machine  # noqa: E402
+from peers import accounting, load, machine  # noqa: E402
 from peers.mailrace import ROOT  # noqa: E402
 
 EXPECTED = ROOT / "crates/compare/tests/bench_run.json"
+# Half a second of one processor.
+SPINNING = "import time\nend = time.process_time() + 0.5\nwhile time.process_time() < end: pass"
 OPTIONS = types.SimpleNamespace(
     suffix="-on-ext4", command="bench/run mass --on ext4 --quick", whole=False, smaller="every count divided by 20", begun=0.0
 )  # fmt: skip
 
 
-def figures(seconds, latency=None):
+def figures(seconds, latency=None, limit=None):
     """A run of 1,000 messages."""
-    return pairs.Figures(1000, seconds, 2.0, 0.5, 3.0, 1_000_000, latency or {})
+    return pairs.Figures(1000, seconds, 2.0, 0.5, 3.0, 1_000_000, latency or {}, limit)
 
 
 def made():
     """A report with everything that one can have."""
     few = [{"exim": figures(8.0 + number), "mailrace": figures(1.0)} for number in range(6)]
-    many = [{"exim": figures(10.0, {"99": 0.02}), "mailrace": figures(1.0)} for _ in few]
+    many = [{"exim": figures(10.0, {"99": 0.02}, "disk"), "mailrace": figures(1.0)} for _ in few]
     facts = {"date": "2026-11-23 12:00 UTC", "processor": "one", "Exim": "4.96", "Postfix": "not installed"}
     return report.Report(
         "mass", "Mass mail", facts, pathlib.Path("/run/folder"), {"exim": ["load --target PORT"]}, ["A note."],
@@ -90,6 +93,44 @@ class FileOfResults(unittest.TestCase):
         self.assertIn("Something else ran.", json.loads(facts)["notes"])
         self.assertIs(json.loads(facts)["is_trial"], False)
         self.assertEqual(json.loads(facts)["reduced"], "only a 20th")
+
+
+class Limits(unittest.TestCase):
+    def test_the_first_part_that_is_full_is_the_limit(self):
+        idle = {"processor": 0.3, "load": 0.1, "thread": 0.2, "disk": 0.5, "network": None}
+        busy = dict.fromkeys(idle, 0.95)
+        for shares, expected in (
+            (busy, "processor"), (busy | {"processor": 0.3}, "load"), (idle | {"thread": 0.9}, "thread"),
+            (idle | {"disk": 0.95, "network": 0.95}, "disk"), (idle | {"network": 0.95}, "network"), (idle, "waiting"),
+            ({}, None), ({"disk": 0.95}, "disk"),
+        ):  # fmt: skip
+            self.assertEqual(limits.of_shares(shares), expected, shares)
+
+    def test_the_names_are_those_of_the_format(self):
+        schema = json.loads((ROOT / "docs/result.schema.json").read_text())
+        self.assertEqual(set(limits.WORDS), set(schema["$defs"]["run"]["properties"]["limit"]["enum"]))
+
+    def test_the_usual_limit_is_the_most_frequent_one(self):
+        self.assertEqual(limits.usual(["disk", "disk"]), "disk")
+        self.assertEqual(limits.usual(["disk", "processor", None, "processor"]), "processors (2 of 3)")
+        self.assertEqual(limits.usual(["disk", "load"]), "load (1 of 2)")
+        self.assertIsNone(limits.usual([None]))
+
+    def test_a_load_whose_only_thread_is_busy_limits_a_run_on_a_machine_with_more(self):
+        group = accounting.Group("nobody")
+        self.addCleanup(group.end)
+        meter = limits.Meter(group)
+        ran = load.run([sys.executable, "-c", SPINNING], seconds_max=60)
+        self.assertEqual(ran.threads, 1)
+        done = load.LoadResult(1, ran.seconds, ran.cpu_seconds, threads=ran.threads)
+        expected = ("load", "processor") if ran.cpu_seconds / ran.seconds >= limits.FULL else ("processor", "waiting", "disk")
+        self.assertIn(meter.limit(done), expected)
+
+    def test_the_page_names_what_limited_each_run_and_what_usually_did(self):
+        page = "\n".join(made()._round_lines())
+        self.assertIn("| 1 | 900 | exim | 1,000 | 100 | 2.0000 | 0.5000 | 3.0000 | 1.0 | disk |", page)
+        self.assertIn("| median | 900 | exim | | 100 | 2.0000 | 0.5000 | | | disk |", page)
+        self.assertIn("| median | 900 | mailrace | | 1,000 | 2.0000 | 0.5000 | | |  |", page)
 
 
 class Provenance(unittest.TestCase):

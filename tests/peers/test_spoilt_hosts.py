@@ -24,7 +24,7 @@ from spoilt_host import SpoiltHost, Unavailable, children
 CPU_SECONDS_MAX = 0.2  # a check
 FILES_ENOUGH = 1 << 17
 START_SECONDS_MAX = 60
-CONNECTIONS, SHORT_QUEUE, LONG_QUEUE = 300, 16, 4096
+CONNECTIONS, SHORT_QUEUE, MEASURED_QUEUE, LONG_QUEUE = 300, 16, 2048, 4096
 CONFIG = """\
 hostname = "mx.bench.test"
 data_dir = "{spool}/data"
@@ -215,6 +215,34 @@ class SpoiltHosts(unittest.TestCase):
         self.assertEqual(self.host.read(SOMAXCONN).strip(), str(SHORT_QUEUE))
         self.assertIsNone(self.host.read(SYSCTLS))
 
+    def test_a_measurement_puts_its_value_back_whatever_ends_it(self):
+        measuring = ["measure", "net.core.somaxconn", "--values", MEASURED_QUEUE, *self.short_runs(rounds=40)]
+        is_measured = lambda: self.host.read(SOMAXCONN).strip() == str(MEASURED_QUEUE)  # noqa: E731
+        self.kill_when(measuring, is_measured, signal.SIGTERM)
+        self.assertEqual(self.host.read(SOMAXCONN).strip(), str(LONG_QUEUE), "by itself")
+        # The servers of killed measurements go on.
+        self.addCleanup(self.host.run, "sh", "-c", "kill -KILL -1", code=None)
+        for command in (["revert", "--yes"], ["apply", "net.core.somaxconn", "--yes"]):
+            self.kill_when(measuring, is_measured)
+            self.assertTrue(is_measured(), "nothing could put it back")
+            self.assertIn("or was killed", self.tune("check", code=None).stderr)
+            self.tune(*command)
+            self.assertEqual(self.host.read(SOMAXCONN).strip(), str(LONG_QUEUE), command)
+            self.assertNotIn("or was killed", self.tune("check", code=None).stderr)
+
+    def test_a_scheduler_is_measured_and_everything_that_it_changes_is_put_back(self):
+        before, offered = self.host.read(self.host.queue("scheduler")), {"mq-deadline", "bfq", "kyber"}
+        other = next((word for word in before.split() if word in offered), None)  # the present one is in brackets
+        if other is None:
+            self.skipTest(f"this kernel has no other scheduler: {before}")
+        self.tune("measure", "disk.scheduler.ssd", "--values", other, *self.short_runs(rounds=1), code=1)
+        self.assertEqual(self.host.read(self.host.queue("scheduler")), before)
+
+    def short_runs(self, rounds):
+        """The options of a measurement with short runs."""
+        load = ["--scenario", "accept-one", "--sessions", 10, "--run", "200ms", "--folder", self.host.spool]
+        return [*load, "--rounds-max", rounds, "--yes"]
+
     def test_a_synchronous_mount_with_access_times_is_slow(self):
         sound = self.rate_of_files()
         self.host.remount("sync,strictatime")
@@ -298,15 +326,15 @@ class SpoiltHosts(unittest.TestCase):
         begin = time.monotonic()
         return lambda: time.monotonic() - begin > 0.03 * number
 
-    def kill_when(self, words, has_come):
-        """Kills a command of `mailrace tune` when a moment has come, if it still runs."""
+    def kill_when(self, words, has_come, number=signal.SIGKILL):
+        """Ends a command of `mailrace tune` by a signal when a moment has come, if it still runs."""
         line = self.host.command(BINARY, "--config", self.config, "tune", *words)
         process = subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         while process.poll() is None and not has_come():
             pass  # a moment is shorter than any sleep
         if process.poll() is None and (running := children(process.pid)):
             with contextlib.suppress(ProcessLookupError):  # it has just ended
-                os.kill(running[0], signal.SIGKILL)
+                os.kill(running[0], number)
         process.wait(60)
 
 

@@ -8,8 +8,14 @@ use anyhow::Context;
 use crate::cli::TuneCheckArgs;
 use crate::exit::{self, ExitError};
 use crate::output::{output, terminal_width};
+use crate::stderr::print_stderr;
 use config::Config;
+use tune::apply::RealFiles;
 use tune::{Host, Probes, ResolverTimes, ServerSettings, SyncTimes};
+
+/// What is said where values may be those of a measurement.
+pub(crate) const MEASUREMENT_LEFT: &str =
+    "a measurement changes values of this host, or was killed: as root, `mailrace tune revert --yes` puts them back";
 
 /// Checks and prints. Findings are an error with the exit code 1.
 ///
@@ -18,18 +24,30 @@ use tune::{Host, Probes, ResolverTimes, ServerSettings, SyncTimes};
 /// `--root` is not a folder.
 pub fn check(config: &Config, options: &TuneCheckArgs) -> anyhow::Result<()> {
     let settings = ServerSettings::from_config(config);
-    let host = host(options.root.as_deref())?;
-    let report = tune::check(&host, &settings);
+    let mut host = host(options.root.as_deref())?;
     let probes = if options.probe { measure(&host, &settings) } else { Probes::default() };
+    if let Some(times) = &probes.resolver {
+        host = host.with_name_server_time(times.answer_time());
+    }
+    let report = tune::check(&host, &settings);
     let text = match options.json {
         true => tune::render_json(&report, &probes, options.all),
         false => tune::render_text(&report, &probes, options.all, terminal_width()),
     };
     output().write_all(text.as_bytes())?;
+    if is_measured(options.root.as_deref()) {
+        print_stderr(format_args!("{MEASUREMENT_LEFT}"));
+    }
     match report.findings().count() {
         0 => Ok(()),
         _ => Err(ExitError { code: exit::NEGATIVE, text: "some settings are not as wanted".into() }.into()),
     }
+}
+
+/// Whether values may be those of a measurement. Only root can read its journal; for others nothing is said.
+fn is_measured(root: Option<&Path>) -> bool {
+    let files = RealFiles::below(root.unwrap_or(Path::new("/")));
+    files.is_ok_and(|files| tune::apply::has_measurement(&files).unwrap_or(false))
 }
 
 /// This host, or a copy of the files of another one.

@@ -19,7 +19,7 @@ use crate::control_client;
 use crate::exit::{self, ExitError};
 use crate::output::output;
 use crate::tune_apply::{exit_error, files};
-use crate::tune_command::host;
+use crate::tune_command::{MEASUREMENT_LEFT, host};
 use config::LoadedConfig;
 use tune::apply::ApplyError;
 use tune::{
@@ -30,9 +30,6 @@ use tune::{
 
 /// How often the line on the terminal shows the time.
 const TICK: Duration = Duration::from_millis(500);
-/// What only root can end.
-const KILLED: &str =
-    "a measurement changes values of this host, or was killed: as root, `mailrace tune revert --yes` puts them back";
 /// What a reader of results must know.
 const RUNS_NOTE: &str =
     "Each run had a server of its own, with an empty spool, and the load came from the same machine.";
@@ -234,7 +231,7 @@ impl<'a> Inputs<'a> {
 fn end_killed_measurement(root: Option<&Path>) -> anyhow::Result<()> {
     match tune::apply::end_measurement(&files(root)?) {
         Err(ApplyError::Io { source, .. }) if source.kind() == ErrorKind::PermissionDenied => {
-            Err(ExitError { code: exit::PERMISSION, text: KILLED.into() }.into())
+            Err(ExitError { code: exit::PERMISSION, text: MEASUREMENT_LEFT.into() }.into())
         }
         ended => ended.map(drop).map_err(exit_error),
     }

@@ -30,6 +30,8 @@ pub use preview::{FileDiff, Preview, ValueDiff};
 pub use temporary::TemporaryChanges;
 pub use transaction::{Change, ChangeKind};
 
+pub(crate) use plan::{pair_of, sysctl_name};
+
 use error::doing;
 use journal::{Journal, JournalName, Place, value_word};
 use lines::LineFile;
@@ -77,8 +79,16 @@ pub fn check_finished(files: &dyn Files) -> Result<(), ApplyError> {
 ///
 /// One cannot be read.
 pub fn has_journal(files: &dyn Files) -> Result<bool, ApplyError> {
-    let has = |name| Ok::<_, ApplyError>(Journal::load(files, name)?.is_some());
-    Ok(has(JournalName::Temporary)? || has(JournalName::Applied)?)
+    Ok(has_measurement(files)? || Journal::load(files, JournalName::Applied)?.is_some())
+}
+
+/// Whether a measurement changes values of this host, or was killed. Reads only.
+///
+/// # Errors
+///
+/// Its journal cannot be read.
+pub fn has_measurement(files: &dyn Files) -> Result<bool, ApplyError> {
+    Ok(Journal::load(files, JournalName::Temporary)?.is_some())
 }
 
 /// Puts back what a killed measurement left. Returns whether there was any.
@@ -87,7 +97,7 @@ pub fn has_journal(files: &dyn Files) -> Result<bool, ApplyError> {
 ///
 /// Those of [`TemporaryChanges::begin`].
 pub fn end_measurement(files: &Arc<dyn Files>) -> Result<bool, ApplyError> {
-    let has_left = Journal::load(&**files, JournalName::Temporary)?.is_some();
+    let has_left = has_measurement(&**files)?;
     if has_left {
         TemporaryChanges::begin(files.clone())?.put_back()?;
     }

@@ -6,6 +6,7 @@
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::{CWD, Dir, IFlags, Mode, OFlags, ResolveFlags};
 
@@ -40,22 +41,33 @@ pub type FolderFlags = Vec<String>;
 pub struct Host {
     root: PathBuf,
     calls: Option<Box<dyn SystemCalls>>,
+    name_server_time: Option<Duration>,
 }
 
 impl Host {
     /// The host on which this program runs.
     pub fn live() -> Host {
-        Host { root: "/".into(), calls: Some(Box::new(LiveSystemCalls)) }
+        Host { root: "/".into(), calls: Some(Box::new(LiveSystemCalls)), name_server_time: None }
     }
 
     /// A copy of a host's files below `root`.
     pub fn below(root: &Path) -> Host {
-        Host { root: root.to_owned(), calls: None }
+        Host { root: root.to_owned(), calls: None, name_server_time: None }
     }
 
     /// The same files with these answers of system calls; for tests.
     pub fn with_calls(self, calls: Box<dyn SystemCalls>) -> Host {
         Host { calls: Some(calls), ..self }
+    }
+
+    /// The same host, with how long its first name server takes to answer, which only a probe tells.
+    pub fn with_name_server_time(self, time: Duration) -> Host {
+        Host { name_server_time: Some(time), ..self }
+    }
+
+    /// How long the first name server takes to answer; None without a probe.
+    pub(crate) fn name_server_time(&self) -> Option<Duration> {
+        self.name_server_time
     }
 
     /// The text of a file; None if it cannot be read. Bytes that are not UTF-8 are replaced.

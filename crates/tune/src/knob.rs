@@ -209,9 +209,11 @@ pub enum Reader {
     CgroupProcessors,
     PressureEnabled,
     StalledPercent,
+    WaitingPercent,
     Governor,
     StealPercent,
     Resolver,
+    ResolverTime,
     SyslogSync,
     SlapdIndex,
     SlapdLoglevel,
@@ -233,6 +235,9 @@ pub enum Reader {
 struct KnobTable {
     knob: Vec<Knob>,
 }
+
+/// What the table says if FreeBSD has no such thing.
+pub(crate) const ABSENT_ON_FREEBSD: &str = "none";
 
 /// All knobs, in the order of the table.
 pub fn knobs() -> Vec<Knob> {

@@ -131,6 +131,18 @@ mod tests {
     }
 
     #[test]
+    fn a_pair_of_values_is_put_back_as_it_was() {
+        let host = CopiedHost::new();
+        host.write("proc/sys/vm/dirty_ratio", "20\n");
+        host.write("proc/sys/vm/dirty_bytes", "0\n");
+        let mut values = host.begin("vm.dirty_ratio");
+        ["20", "10", "20", "40"].iter().for_each(|value| values.set(value).unwrap());
+        assert_eq!(host.read("vm/dirty_ratio"), "40\n");
+        drop(values);
+        assert_eq!(["vm/dirty_ratio", "vm/dirty_bytes"].map(|name| host.read(name)), ["20\n", "0\n"]);
+    }
+
+    #[test]
     fn what_the_host_does_not_take_is_refused_before_anything_runs() {
         let host = CopiedHost::new();
         let check = |knob: &str, value: &str| host.begin(knob).check(value);

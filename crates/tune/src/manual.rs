@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::knob::{Knob, KnobGroup, Rule, RuleName, ValueKind, knobs};
+use crate::knob::{ABSENT_ON_FREEBSD, Knob, KnobGroup, Rule, RuleName, ValueKind, knobs};
 use crate::value::display_number;
 
 /// A section for each group, with a table of its knobs.
@@ -26,7 +26,7 @@ fn row(knob: &Knob) -> String {
         wanted(&knob.wanted, knob.kind),
         format!("{}. {} Source: {}", knob.title, knob.why, knob.source),
         knob.sure.name().to_owned(),
-        if knob.freebsd == "none" { "–".to_owned() } else { format!("`{}`", knob.freebsd) },
+        if knob.freebsd == ABSENT_ON_FREEBSD { "–".to_owned() } else { format!("`{}`", knob.freebsd) },
     ];
     format!("| {} |\n", cells.map(|cell| cell.replace('|', "\\|")).join(" | "))
 }
@@ -65,6 +65,22 @@ fn of_function(name: RuleName) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Each knob is in one of the two tables of the section, and in no more.
+    #[test]
+    fn the_document_says_of_each_knob_whether_it_has_figures() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/tuning.md");
+        let document = std::fs::read_to_string(path).unwrap();
+        let (_, rest) = document.split_once("## Which knobs have figures\n").expect("the section");
+        let (section, _) = rest.split_once("\nThe following tables").expect("its end");
+        let rows = section.lines().filter(|line| line.starts_with('|'));
+        let names = rows.flat_map(|row| row.split('`').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>());
+        let mut named: Vec<String> = names.collect();
+        let mut known: Vec<String> = knobs().into_iter().map(|knob| knob.name).collect();
+        named.sort();
+        known.sort();
+        assert_eq!(named, known);
+    }
 
     /// With UPDATE_DOCS in the environment, the document is written anew.
     #[test]

@@ -36,16 +36,12 @@ fn paths<'a>(knob: &Knob, survey: &'a Survey<'_>) -> Option<Vec<(&'a str, String
     Some(disks.into_iter().filter(applies).map(|disk| (disk, knob.linux.replace(place.name, disk))).collect())
 }
 
-/// Values with which the kernel changes others too.
-const COUPLED: [&str; 2] = ["/queue/scheduler", "/proc/sys/vm/dirty_"];
-
 /// The files of the kernel that hold the knob's value and that a measurement may change; empty if there are none.
 pub(crate) fn knob_files(knob: &Knob, host: &Host, settings: &ServerSettings) -> Vec<String> {
     let survey = Survey::new(host, settings);
     let takes_values = matches!(knob.apply, Some(ApplyTarget::Sysctl | ApplyTarget::Disk | ApplyTarget::Sysfs));
-    let is_coupled = |path: &String| COUPLED.iter().any(|part| path.contains(part));
     let files = paths(knob, &survey).filter(|_| takes_values).unwrap_or_default().into_iter().map(|(_, path)| path);
-    files.filter(|path| !is_coupled(path) && host.read(path).is_some()).collect()
+    files.filter(|path| host.read(path).is_some()).collect()
 }
 
 /// A placeholder for a disk of the spool.
@@ -92,9 +88,11 @@ fn read(reader: Reader, knob: &Knob, survey: &Survey<'_>) -> Vec<Reading> {
         Reader::CgroupProcessors => single(Observed::number(system::cgroup_processors(host, server))),
         Reader::PressureEnabled => single(Observed::text(system::pressure_enabled(host))),
         Reader::StalledPercent => single(system::stalled_percent(host, &knob.linux)),
+        Reader::WaitingPercent => single(system::waiting_percent(host, &knob.linux)),
         Reader::Governor => single(system::governor(host)),
         Reader::StealPercent => single(Observed::number(system::steal_percent(host))),
         Reader::Resolver => single(around::name_server_addresses(host, settings)),
+        Reader::ResolverTime => single(around::name_server_time(host)),
         Reader::SyslogSync => single(around::syslog_sync(host)),
         Reader::SlapdIndex => single(around::slapd_index(host, settings)),
         Reader::SlapdLoglevel => single(around::slapd_loglevel(host, settings)),

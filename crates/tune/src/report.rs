@@ -5,7 +5,7 @@ use mail::printable;
 use serde_json::{Value, json};
 
 use crate::check::{CheckReport, KnobResult, Verdict};
-use crate::knob::Sureness;
+use crate::knob::{ABSENT_ON_FREEBSD, Sureness};
 use crate::probe::SyncTimes;
 use crate::resolver::ResolverTimes;
 
@@ -61,14 +61,15 @@ fn table(results: &[&KnobResult], width: u16) -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
-    table.set_header(["KNOB", "VALUE", "WANTED", "SURE", "WHY", "HOW TO CHANGE"]);
+    table.set_header(["KNOB\n(ON FREEBSD)", "VALUE", "WANTED", "SURE", "WHY", "HOW TO CHANGE"]);
     table.add_rows(results.iter().map(|result| row(result)));
     // Names and commands are copied, so their words should not be cut, and a sentence needs room.
     if results.iter().any(|result| result.verdict == Verdict::Finding) {
         let room = ColumnConstraint::LowerBoundary(Width::Fixed(width / 4));
         table.column_iter_mut().skip(4).for_each(|column| _ = column.set_constraint(room));
     }
-    if results.iter().all(|result| name(result).chars().count() < usize::from(width / 4)) {
+    let name_width = |result: &&&KnobResult| names(result).lines().map(|line| line.chars().count()).max();
+    if results.iter().filter_map(|result| name_width(&result)).all(|columns| columns < usize::from(width / 4)) {
         table.column_iter_mut().take(1).for_each(|column| _ = column.set_constraint(ColumnConstraint::ContentWidth));
     }
     table
@@ -78,7 +79,7 @@ fn row(result: &KnobResult) -> [String; 6] {
     let is_finding = result.verdict == Verdict::Finding;
     let value = result.value.as_deref().unwrap_or(result.verdict.name());
     [
-        name(result),
+        names(result),
         printable(value).into_owned(),
         printable(&result.wanted).into_owned(),
         if is_finding { result.sureness.name() } else { result.verdict.name() }.to_owned(),
@@ -87,11 +88,14 @@ fn row(result: &KnobResult) -> [String; 6] {
     ]
 }
 
-fn name(result: &KnobResult) -> String {
-    match result.subject.is_empty() {
-        true => result.knob.name.clone(),
-        false => format!("{} {}", result.knob.name, printable(&result.subject)),
-    }
+/// The name, and below it that of the same on FreeBSD.
+fn names(result: &KnobResult) -> String {
+    let knob = &result.knob;
+    let name = match result.subject.is_empty() {
+        true => knob.name.clone(),
+        false => format!("{} {}", knob.name, printable(&result.subject)),
+    };
+    if knob.freebsd == ABSENT_ON_FREEBSD { name } else { format!("{name}\n({})", knob.freebsd) }
 }
 
 fn summary(report: &CheckReport) -> String {

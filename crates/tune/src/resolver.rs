@@ -29,6 +29,12 @@ impl ResolverTimes {
     /// How long to wait for an answer.
     pub const WAIT_MAX: Duration = Duration::from_secs(1);
 
+    /// The median, or [`ResolverTimes::WAIT_MAX`] without an answer.
+    #[must_use]
+    pub fn answer_time(&self) -> Duration {
+        self.median_us.map_or(ResolverTimes::WAIT_MAX, |median_us| Duration::from_secs_f64(median_us / 1e6))
+    }
+
     /// Asks the first name server of this host for the name servers of the root. None if the host names no server.
     ///
     /// # Errors

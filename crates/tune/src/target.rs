@@ -5,6 +5,7 @@ use std::fmt;
 
 use toml::{Table, Value};
 
+use crate::apply::{pair_of, sysctl_name};
 use crate::host::Host;
 use crate::knob::{Knob, KnobGroup, ValueKind, knobs};
 use crate::read::knob_files;
@@ -125,7 +126,14 @@ fn of_knob(knob: &Knob, host: &Host, settings: &ServerSettings) -> Result<Target
             name => Err(TargetError(format!("{name} cannot be measured: every run has a spool of its own"))),
         };
     }
-    match knob_files(knob, host, settings) {
+    let files = knob_files(knob, host, settings);
+    if let Some(other) = files.iter().find_map(|file| replaced_by(file, host)) {
+        return Err(TargetError(format!(
+            "{} cannot be measured: it is 0, since {other} is in force instead",
+            knob.name
+        )));
+    }
+    match files {
         files if files.is_empty() => Err(TargetError(format!(
             "{} cannot be measured: it is not a value of the kernel that can be changed for the time of a run; \
              `mailrace tune check` says how to change it",
@@ -133,6 +141,12 @@ fn of_knob(knob: &Knob, host: &Host, settings: &ServerSettings) -> Result<Target
         ))),
         files => Ok(Target::Host(HostValue::of_knob(knob, files))),
     }
+}
+
+/// The sysctl that is in force instead of this one, which it has set to 0: then the kernel does not take the 0 again.
+fn replaced_by(file: &str, host: &Host) -> Option<String> {
+    let other = pair_of(file)?;
+    (plain_text(&host.read(file)?) == "0").then(|| sysctl_name(other))
 }
 
 fn named(knob: &Knob, example: &str) -> TargetError {
@@ -197,6 +211,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(folder.path().join("proc/sys/net/core")).unwrap();
         std::fs::write(folder.path().join("proc/sys/net/core/somaxconn"), "4096\n").unwrap();
+        std::fs::create_dir_all(folder.path().join("proc/sys/vm")).unwrap();
+        for (name, text) in [("dirty_ratio", "20\n"), ("dirty_bytes", "0\n"), ("dirty_background_ratio", "0\n")] {
+            std::fs::write(folder.path().join("proc/sys/vm").join(name), text).unwrap();
+        }
         Target::parse(name, &Host::below(folder.path()), &ServerSettings::default())
     }
 
@@ -209,6 +227,7 @@ mod tests {
         let files = vec!["/proc/sys/net/core/somaxconn".to_owned()];
         let value = HostValue { knob: "net.core.somaxconn".to_owned(), files, word: Some(0) };
         assert_eq!(parse("net.core.somaxconn"), Ok(Target::Host(value)));
+        assert!(matches!(parse("vm.dirty_ratio"), Ok(Target::Host(_))), "the one of the pair that is in force");
     }
 
     #[test]
@@ -219,7 +238,9 @@ mod tests {
             ("data_dir", "a data_dir of its own"),
             ("listener.0.address", "a listener of its own"),
             ("mount.atime", "not a value of the kernel"),
-            ("vm.dirty_ratio", "not a value of the kernel"),
+            ("vm.dirty_bytes", "since vm.dirty_ratio is in force instead"),
+            ("vm.dirty_background_ratio", "since vm.dirty_background_bytes is in force instead"),
+            ("vm.swappiness", "not a value of the kernel"),
             ("memory.huge_pages", "not a value of the kernel"),
             ("env.A=B", "not a variable"),
             ("limits..sessions", "empty"),

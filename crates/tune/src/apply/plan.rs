@@ -406,7 +406,7 @@ impl Change {
 }
 
 /// The value that the kernel sets to 0 when this one is set.
-fn pair_of(path: &str) -> Option<&'static str> {
+pub(crate) fn pair_of(path: &str) -> Option<&'static str> {
     PAIRS.iter().find_map(|(one, other)| match path {
         _ if path == *one => Some(*other),
         _ if path == *other => Some(*one),
@@ -414,7 +414,8 @@ fn pair_of(path: &str) -> Option<&'static str> {
     })
 }
 
-fn sysctl_name(path: &str) -> String {
+/// The name of a sysctl by its path.
+pub(crate) fn sysctl_name(path: &str) -> String {
     path.trim_start_matches("/proc/sys/").replace('/', ".")
 }
 

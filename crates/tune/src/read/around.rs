@@ -1,6 +1,7 @@
 //! Values of the programs that the server depends on: name servers, rsyslog, slapd.
 
 use std::collections::HashSet;
+use std::time::Duration;
 
 use crate::host::Host;
 use crate::resolver::name_servers;
@@ -12,6 +13,12 @@ use crate::value::Value;
 const SLAPD_FOLDERS: [&str; 2] = ["/etc/ldap", "/etc/openldap"];
 /// The size of an mdb database without the setting, in bytes.
 const MAXSIZE_DEFAULT: u64 = 10 << 20;
+
+/// How long the first name server takes to answer, in whole milliseconds; nothing without `--probe`.
+pub(super) fn name_server_time(host: &Host) -> Observed {
+    let milliseconds = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    host.name_server_time().map_or(Observed::Absent, |time| Observed::number(Some(milliseconds(time))))
+}
 
 /// The addresses of the name servers, in the order in which they are asked.
 pub(super) fn name_server_addresses(host: &Host, settings: &ServerSettings) -> Observed {

@@ -53,8 +53,18 @@ pub(super) fn pressure_enabled(host: &Host) -> Option<&'static str> {
 
 /// The part of the last five minutes in which all tasks waited, in percent.
 pub(super) fn stalled_percent(host: &Host, path: &str) -> Observed {
+    pressure_percent(host, path, "full ")
+}
+
+/// The part of the last five minutes in which some task waited, in percent. Of processors nothing else is known: while one
+/// task waits for one, another has it.
+pub(super) fn waiting_percent(host: &Host, path: &str) -> Observed {
+    pressure_percent(host, path, "some ")
+}
+
+fn pressure_percent(host: &Host, path: &str, kind: &str) -> Observed {
     let Some(text) = host.read(path) else { return Observed::Absent };
-    let line = text.lines().find_map(|line| line.strip_prefix("full "));
+    let line = text.lines().find_map(|line| line.strip_prefix(kind));
     let average = line.and_then(|line| line.split(' ').find_map(|word| word.strip_prefix("avg300=")));
     let whole = average.and_then(|average| average.split('.').next());
     Observed::number(whole.and_then(|whole| whole.parse().ok()))

@@ -76,7 +76,7 @@ const FILES: &[(&str, &str)] = &[
     ("proc/42/cmdline", "/usr/sbin/mailrace\0serve\0--config\0/etc/mailrace/mailrace.toml\0"),
     ("proc/42/limits", LIMITS),
     ("proc/42/cgroup", "0::/system.slice/mailrace.service\n"),
-    ("proc/pressure/cpu", PRESSURE),
+    ("proc/pressure/cpu", "some avg10=9.00 avg60=9.00 avg300=20.00 total=1\n"),
     ("proc/pressure/io", PRESSURE),
     ("proc/pressure/memory", PRESSURE),
     ("proc/fs/jbd2/sda2-8/info", ""),
@@ -155,6 +155,7 @@ struct TestHost {
     config: String,
     free_inodes: u64,
     flags: Vec<&'static str>,
+    name_server_time: Duration,
 }
 
 impl TestHost {
@@ -164,6 +165,7 @@ impl TestHost {
             config: CONFIG.to_owned(),
             free_inodes: 900,
             flags: vec!["noatime"],
+            name_server_time: Duration::from_micros(400),
         };
         FILES.iter().for_each(|(path, text)| host.write(path, text.as_bytes()));
         host
@@ -186,6 +188,7 @@ impl TestHost {
                 }
                 Change::FreeInodes(free) => host.free_inodes = *free,
                 Change::Flag(flag) => host.flags.push(flag),
+                Change::NameServerTime(time) => host.name_server_time = *time,
             }
         }
         host
@@ -202,7 +205,8 @@ impl TestHost {
             inodes: InodeCounts { free: self.free_inodes, total: 1000 },
             flags: self.flags.iter().map(|flag| (*flag).to_owned()).collect(),
         };
-        Host::below(self.folder.path()).with_calls(Box::new(answers))
+        let host = Host::below(self.folder.path()).with_calls(Box::new(answers));
+        host.with_name_server_time(self.name_server_time)
     }
 
     fn check(&self) -> CheckReport {
@@ -219,9 +223,10 @@ enum Change {
     Config(&'static str, &'static str),
     FreeInodes(u64),
     Flag(&'static str),
+    NameServerTime(Duration),
 }
 
-use Change::{Config as Setting, File, Flag, FreeInodes, Remove, Replace};
+use Change::{Config as Setting, File, Flag, FreeInodes, NameServerTime, Remove, Replace};
 
 const MOUNTINFO: &str = "proc/self/mountinfo";
 const SPOOL_MOUNT: &str = "rw,noatime shared:1 - ext4 /dev/sda2 rw";
@@ -288,12 +293,14 @@ const SPOILT: &[(&str, &[Change], &[&str])] = &[
     ("cgroup.memory", &[File("sys/fs/cgroup/system.slice/memory.max", "104857600\n")], &[]),
     ("cgroup.processors", &[File("sys/fs/cgroup/system.slice/mailrace.service/cpu.max", "150000 100000\n")], &[]),
     ("pressure.enabled", &[Remove("proc/pressure")], &[]),
+    ("pressure.processors", &[Replace("proc/pressure/cpu", "avg300=20.00", "avg300=60.00")], &[]),
     ("pressure.io", &[Replace("proc/pressure/io", "avg300=1.50", "avg300=40.00")], &[]),
     ("pressure.memory", &[Replace("proc/pressure/memory", "avg300=1.50", "avg300=6.00")], &[]),
     ("processor.governor", &[File("sys/devices/system/cpu/cpufreq/policy0/scaling_governor", "powersave\n")], &[]),
     ("processor.clock", &[File("sys/devices/system/clocksource/clocksource0/current_clocksource", "hpet\n")], &[]),
     ("processor.steal", &[Replace("proc/stat", "cpu  100 0 100 800 0 0 0 0", "cpu  100 0 100 700 0 0 0 100")], &[]),
     ("resolver", &[File("etc/resolv.conf", "nameserver 192.0.2.1\nnameserver 127.0.0.1\n")], &[]),
+    ("resolver.time", &[NameServerTime(Duration::from_millis(30))], &[]),
     ("syslog.sync", &[File("etc/rsyslog.d/mail.conf", "$ActionFileEnableSync on\n")], &[]),
     ("slapd.index", &[Replace("etc/ldap/slapd.conf", "mail,uid", "mail,cn")], &[]),
     ("slapd.loglevel", &[Replace("etc/ldap/slapd.conf", "loglevel none", "loglevel stats")], &[]),
