@@ -89,7 +89,7 @@ mod tests {
     #[test]
     fn a_list_shows_each_recipient_on_a_line_for_people_and_for_programs() {
         let sample = sample::queues();
-        let mut found = selection::select(&sample.queues, &sample::filter(&[]), NOW).unwrap();
+        let mut found = selection::select(&sample.queues, &sample::filter(&[]), 0..u32::MAX, NOW).unwrap();
         found.sort();
         let object = |entry: &RecipientView| {
             let (envelope, size) = &sample.messages[&entry.id];
