@@ -37,7 +37,9 @@ use super::pages::{PageRequest, RecipientPage};
 use super::recipient_filter::{QueueFilter, RecipientFilter, UnknownQueue};
 use super::reports;
 use super::request::{ControlRequest, InvalidRequest, SummaryKey};
-use super::selection::{self, DestinationName, SelectedRecipients, SlotPage, StoredMessage, StoredMessageReader};
+use super::selection::{
+    self, DestinationName, NamedRecipient, SelectedRecipients, SlotPage, StoredMessage, StoredMessageReader,
+};
 use super::summary::{self, RecipientTally};
 use super::summary::{DestinationStatus, NextHopStatus, QueueStatus};
 use super::tables::{self, LookupReport, TableStatus};
@@ -271,27 +273,29 @@ impl ControlHandler {
         filter: RecipientFilter,
         mut show: impl FnMut(&queue::RecipientView, &DestinationName, &StoredMessage) -> io::Result<()>,
     ) -> ControlResult<()> {
-        let (filter, SelectedRecipients { entries, destinations: places }) = self.select(filter)?;
+        let (filter, selected) = self.select(filter)?;
         let mut messages = StoredMessageReader::new(&self.parts.intake.spool);
-        for entry in entries {
+        for (entry, place) in selected {
             self.check_stopping()?;
             let Some(message) = messages.read(entry.id) else { continue };
             if filter.passes_message(&message.0, message.1, entry.ordinal) {
-                show(&entry, &places[&entry.destination], message)?;
+                show(&entry, &place, message)?;
             }
         }
         Ok(())
     }
 
-    fn select(&self, filter: RecipientFilter) -> ControlResult<(RecipientFilter, SelectedRecipients)> {
-        let (filter, mut selected) = (Arc::new(filter), SelectedRecipients::default());
+    /// The recipients that pass the conditions on what the queue knows, oldest first.
+    fn select(&self, filter: RecipientFilter) -> ControlResult<(Arc<RecipientFilter>, Vec<NamedRecipient>)> {
+        let (filter, mut selected) = (Arc::new(filter), Vec::new());
         for part in selection::slot_parts(self.with_queues(|queues| queues.slot_count())?) {
             self.check_stopping()?;
             let asked = filter.clone();
-            selected.append(self.with_queues(move |queues| selection::select(queues, &asked, part, now()))??);
+            let found = self.with_queues(move |queues| selection::select(queues, &asked, part, now()))??;
+            selected.extend(found.into_named());
         }
-        selected.sort();
-        Ok((Arc::unwrap_or_clone(filter), selected))
+        selection::sort_by_age(&mut selected);
+        Ok((filter, selected))
     }
 
     /// Reading a million messages takes long; shutdown does not wait for it.

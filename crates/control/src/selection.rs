@@ -8,6 +8,7 @@
 use std::collections::{HashMap, HashSet};
 use std::iter;
 use std::ops::Range;
+use std::sync::Arc;
 
 use mail::{Envelope, QueueId, Timestamp};
 use queue::{DestinationId, OperatorAction, Queues, RecipientView};
@@ -30,11 +31,14 @@ pub(super) type RecipientId = (QueueId, u32);
 /// The recipients that pass the conditions on what the queue knows.
 #[derive(Default)]
 pub(super) struct SelectedRecipients {
-    /// Oldest first, recipients of one message together.
+    /// In the order of their slots.
     pub(super) entries: Vec<RecipientView>,
     /// The destinations of the entries.
     pub(super) destinations: HashMap<DestinationId, DestinationName>,
 }
+
+/// A recipient, and its destination.
+pub(super) type NamedRecipient = (RecipientView, Arc<DestinationName>);
 
 /// The names of a destination and its queue.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -137,16 +141,21 @@ impl SelectedRecipients {
         self.entries.push(entry);
     }
 
-    /// Adds those of another part.
-    pub(super) fn append(&mut self, mut other: SelectedRecipients) {
-        self.entries.append(&mut other.entries);
-        self.destinations.extend(other.destinations);
+    /// Each with the name of its destination: soon, a number may stand for another destination.
+    pub(super) fn into_named(self) -> impl Iterator<Item = NamedRecipient> {
+        let names = self.destinations.into_iter().map(|(number, name)| (number, Arc::new(name)));
+        let names: HashMap<DestinationId, Arc<DestinationName>> = names.collect();
+        self.entries.into_iter().map(move |entry| {
+            let name = names[&entry.destination].clone();
+            (entry, name)
+        })
     }
+}
 
-    /// Sorts the entries. This takes long for many, and is not done on the scheduler's thread.
-    pub(super) fn sort(&mut self) {
-        self.entries.sort_unstable_by_key(|entry| (entry.accepted_at, entry.id, entry.ordinal));
-    }
+/// Sorts oldest first, recipients of one message together. This takes long for many, and is not done on the
+/// scheduler's thread.
+pub(super) fn sort_by_age(recipients: &mut [NamedRecipient]) {
+    recipients.sort_unstable_by_key(|(entry, _)| (entry.accepted_at, entry.id, entry.ordinal));
 }
 
 /// Counts the recipients that pass the conditions on what the queue knows.
@@ -303,12 +312,12 @@ mod tests {
     #[test]
     fn entries_come_with_destination_names() {
         let sample = sample::queues();
-        let mut selected = select(&sample.queues, &sample::filter(&["--older-than", "90m"]), 0..u32::MAX, NOW).unwrap();
-        selected.sort();
-        assert_eq!(selected.entries.iter().map(|entry| entry.ordinal).collect::<Vec<_>>(), [0, 1, 2]);
-        let mut places: Vec<_> = selected.destinations.values().map(|place| (&*place.name, &*place.queue)).collect();
-        places.sort_unstable();
-        assert_eq!(places, [("a.example", "standard"), ("b.example", "standard")]);
+        let selected = select(&sample.queues, &sample::filter(&["--older-than", "90m"]), 0..u32::MAX, NOW).unwrap();
+        let mut named: Vec<_> = selected.into_named().collect();
+        sort_by_age(&mut named);
+        let rows: Vec<_> = named.iter().map(|(entry, place)| (entry.ordinal, &*place.name, &*place.queue)).collect();
+        let expected = [(0, "a.example", "standard"), (1, "a.example", "standard"), (2, "b.example", "standard")];
+        assert_eq!(rows, expected);
         let number = |options: &[&str]| count(&sample.queues, &sample::filter(options), NOW).unwrap();
         assert_eq!([number(&[]), number(&["--older-than", "90m"]), number(&["--id", "7-0-9"])], [5, 3, 0]);
     }
@@ -391,10 +400,10 @@ mod tests {
     }
     #[test]
     fn the_parts_of_a_queue_are_all_of_it_once() {
-        let parts = |count, size| parts_of(count, size).collect::<Vec<_>>();
-        assert_eq!(parts(0, 4), [0..0]);
-        assert_eq!(parts(4, 4), [0..4]);
-        assert_eq!(parts(9, 4), [0..4, 4..8, 8..9]);
+        let parts = |count, size| parts_of(count, size).map(|part| (part.start, part.end)).collect::<Vec<_>>();
+        assert_eq!(parts(0, 4), [(0, 0)]);
+        assert_eq!(parts(4, 4), [(0, 4)]);
+        assert_eq!(parts(9, 4), [(0, 4), (4, 8), (8, 9)]);
         assert_eq!(slot_parts(u32::MAX).last().map(|last| last.end), Some(u32::MAX));
     }
 

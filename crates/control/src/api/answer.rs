@@ -163,10 +163,7 @@ pub(super) fn answer(handler: &ControlHandler, request: ApiRequest) -> Result<Ap
         }
         Operation::ExplainAddress => explain_address(handler, query),
         Operation::ExplainMessage => json(&handler.explain_message(queue_id(&name)?)?),
-        Operation::Verify => {
-            let AddressQuery { address } = query.read().map_err(bad_request)?;
-            json(&handler.verify(&address.0)?)
-        }
+        Operation::Verify => verify(handler, query),
         Operation::MessageHistory => json(&handler.history(queue_id(&name)?)?),
         Operation::Config => json(handler.config_document()),
         Operation::CheckConfig => check_config(handler, &content),
@@ -353,6 +350,11 @@ fn explain_address(handler: &ControlHandler, query: Query) -> Result<ApiAnswer, 
     let ExplainQuery { address, sender, client, helo } = explain_query(query)?;
     let client = client.map(|client| (client, helo.as_deref()));
     json(&handler.explain_address(&address.0, sender.map(|sender| sender.0), client)?)
+}
+
+fn verify(handler: &ControlHandler, query: Query) -> Result<ApiAnswer, Problem> {
+    let AddressQuery { address } = query.read().map_err(bad_request)?;
+    json(&handler.verify(&address.0)?)
 }
 
 fn explain_query(query: Query) -> Result<ExplainQuery, Problem> {
