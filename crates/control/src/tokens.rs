@@ -132,7 +132,7 @@ fn id_and_secret(text: &str) -> (&str, &str) {
 fn is_accepted(stored: Option<&StoredToken>, secret: &str, now: Timestamp) -> bool {
     let expected = stored.map_or("", |token| &token.sha256);
     let is_right: bool = hash(secret).as_bytes().ct_eq(expected.as_bytes()).into();
-    is_right && stored.is_some_and(|token| token.is_valid_at(now))
+    is_right && !secret.is_empty() && stored.is_some_and(|token| token.is_valid_at(now))
 }
 
 /// The tokens in the content of a file.
@@ -417,5 +417,21 @@ mod tests {
         let checker = TokenChecker::new(file);
         let refused = checker.check("mailrace_a_b", CLIENT, Duration::ZERO, NOW);
         assert!(matches!(refused, Err(TokenRefusal::Unavailable(_))), "{refused:?}");
+    }
+
+    #[test]
+    fn the_content_of_a_file_accepts_its_own_tokens_until_they_expire() {
+        let span = Some(Duration::from_secs(10));
+        let (token, text) = StoredToken::generate([7; RANDOM_OCTETS], Role::Read, None, NOW, span).unwrap();
+        let content = serde_json::to_vec(&[token]).unwrap();
+        assert!(file_accepts(&content, &text, NOW));
+        assert!(!file_accepts(&content, &text, NOW + Duration::from_secs(10)));
+        for wrong in ["", "mailrace_", "mailrace__", &text[..text.len() - 1], &text["mailrace_".len()..]] {
+            assert!(!file_accepts(&content, wrong, NOW), "{wrong}");
+        }
+        assert!(!file_accepts(b"[{}]", &text, NOW) && !file_accepts(b"", "", NOW));
+        // What is no token has neither an id nor a secret, and a file with such an entry does not let it in.
+        let empty = StoredToken { id: String::new(), sha256: hash(""), ..token(1, Role::Read, Some("x")).0 };
+        assert!(!file_accepts(&serde_json::to_vec(&[empty]).unwrap(), "", NOW));
     }
 }
