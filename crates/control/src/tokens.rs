@@ -422,8 +422,8 @@ mod tests {
     #[test]
     fn the_content_of_a_file_accepts_its_own_tokens_until_they_expire() {
         let span = Some(Duration::from_secs(10));
-        let (token, text) = StoredToken::generate([7; RANDOM_OCTETS], Role::Read, None, NOW, span).unwrap();
-        let content = serde_json::to_vec(&[token]).unwrap();
+        let (stored, text) = StoredToken::generate([7; RANDOM_OCTETS], Role::Read, None, NOW, span).unwrap();
+        let content = serde_json::to_vec(&[stored]).unwrap();
         assert!(file_accepts(&content, &text, NOW));
         assert!(!file_accepts(&content, &text, NOW + Duration::from_secs(10)));
         for wrong in ["", "mailrace_", "mailrace__", &text[..text.len() - 1], &text["mailrace_".len()..]] {
