@@ -126,3 +126,8 @@ printf '/api/v1/recipients/hold\0node=a\0{"filter":{"destination":"example.org"}
 printf '/api/v1/recipients\0state=held,ready&sender=a%%2Bb%%40c.example&limit=2&cursor=7\0' >corpus/api_request/page
 printf 'remove {"filter":{"older_than":"2h","state":["held"]}}' >corpus/control_line/action
 printf 'explain-address {"address":"a@b.example","client":"192.0.2.1"}' >corpus/control_line/explain
+mkdir -p corpus/api_token corpus/acme_challenge
+printf '[{"id":"0123456789ab","name":"a","role":"operate","created":1,"expires":9,"sha256":"00"}]\0mailrace_0123456789ab_x' \
+    >corpus/api_token/file
+printf '[]\0mailrace_0123456789ab_c2VjcmV0LXNlY3JldC1zZWNyZXQtc2VjcmV0LTEyMzQ' >corpus/api_token/token
+printf '/.well-known/acme-challenge/abc\0abc\0abc.def' >corpus/acme_challenge/token

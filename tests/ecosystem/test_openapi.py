@@ -23,8 +23,9 @@ LEFT_OUT = ("/api/v1/drain", "/api/v1/events")
 # durations, sizes or cursors, or parts of the path, which JSON Schema cannot describe, they may be malformed too.
 _ACCEPTED = ["2xx", 401, 403, 404, 422, 503]
 _WITH_FORMATS = (
-    "/api/v1/explanation", "/api/v1/recipients", "/api/v1/destinations", "/api/v1/cluster/recipients", "/api/v1/pause",
-    "/api/v1/redirect", "/api/v1/drain", "/api/v1/next-hops", *(f"/api/v1/recipients/{act}" for act in ACTS),
+    "/api/v1/explanation", "/api/v1/verify", "/api/v1/recipients", "/api/v1/destinations", "/api/v1/cluster/recipients",
+    "/api/v1/cluster/summary", "/api/v1/cluster/explanation", "/api/v1/pause", "/api/v1/redirect",
+    "/api/v1/drain", "/api/v1/next-hops", *(f"/api/v1/recipients/{act}" for act in ACTS),
 )  # fmt: skip
 CONFIGURATION = f"""
 [checks]

@@ -83,6 +83,17 @@ class ClusterOperators(ClusterCase):
         listed = ask("cluster/recipients?limit=2")[1]["nodes"]
         self.assertEqual([(node["node"], len(node["recipients"]), node["has_more"]) for node in listed],
                          [("first", 2, True), ("second", 2, False)])  # fmt: skip
+        states = ask("cluster/status")[1]["nodes"]
+        self.assertEqual([(node["node"], node["answer"]["metrics"]["mailrace_queue_recipients"]) for node in states],
+                         [("first", 3), ("second", 2)])  # fmt: skip
+        self.assertTrue(states[1]["answer"]["adapts"])
+        groups = ask("cluster/summary?by=queue")[1]["nodes"]
+        self.assertEqual([sum(group["recipients"] for group in node["answer"]["groups"]) for node in groups], [3, 2])
+        there = listed[1]["recipients"][0]["id"]
+        [explained] = ask(f"cluster/messages/{there}/explanation")[1]["nodes"]
+        self.assertEqual((explained["node"], explained["answer"]["id"], explained["error"]), ("second", there, None))
+        [routed] = ask("cluster/explanation?address=x@one.test&node=second")[1]["nodes"]
+        self.assertEqual((routed["node"], routed["answer"]["address"]), ("second", "x@one.test"))
         status, held = ask("recipients/hold", {"all": True})
         counts = {node["node"]: node["recipients"] for node in held["nodes"]}
         self.assertEqual((status, held["recipients"], counts), (200, 5, {"first": 3, "second": 2}))

@@ -144,6 +144,23 @@ class Redirects(TrafficCase):
         self.server.start()
 
 
+class LogsOnAFullDisk(TrafficCase):
+    def test_an_act_leaves_its_line_on_standard_error(self):
+        text = self.server.config.read_text()
+        self.assertEqual(self.server.terminate(), 0)
+        # Every write to this device fails as on a full disk.
+        self.server.config.write_text(f'{text}\n[log]\nto = "/dev/full"\n')
+        self.server.start()
+        self.port = self.server.all_ports["http"][0]
+        self.post("/api/v1/queues/standard/pause", {})
+        def traces():
+            return [event.by for event in mail_events(self.server, "info", message="operator action", order="pause")]
+        await_that(traces, "the line of the act", self.server)
+        self.assertEqual(len(traces()), 1)
+        self.assertTrue(traces()[0].startswith("token "), traces())
+        self.assertGreater(metrics(self.server)["mailrace_log_lines_dropped_total"], 0)
+
+
 class Histories(TrafficCase):
     def setUp(self):
         super().setUp()

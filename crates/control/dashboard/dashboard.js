@@ -3,8 +3,9 @@
 //
 //   server.js    requests, and who is signed in      elements.js  elements, numbers and times as text
 //   alerts.js    what needs attention, notices       charts.js    charts of the last hour or day
-//   lists.js     next hops, destinations, queues,    messages.js  search, messages, explanations
+//   lists.js     next hops, destinations, queues,    messages.js  search, messages
 //                the machine                         acts.js      what operators do
+//   explanations.js  values of the server as sentences
 
 import { connectDialog } from "/dashboard/acts.js";
 import { attempt, clearAlerts, showAlerts } from "/dashboard/alerts.js";

@@ -115,9 +115,3 @@ export function clock(text, end = 16) {
 export function time(text) {
   return el("time", { datetime: text }, clock(text, 19));
 }
-
-/** A sentence of the server as people read it: times without milliseconds, and without what stands beside it. */
-export function sentence(text, error) {
-  const known = error ? text.replace(` (${error})`, "") : text;
-  return known.replace(/ at \d{4}-\S+Z \(in ([^)]*)\)/g, " in $1").replace(/(\d)(ms|s|m|h|d)\b/g, "$1 $2").replace(/(\d) m\b/g, "$1 min");
-}

@@ -2,7 +2,8 @@
 // attention.
 
 import { act, endRedirect, pause, redirect, verbActs } from "./acts.js";
-import { buttons, button, clock, count, duration, el, millis, octets, pill, plural, sentence, show, table, title } from "./elements.js";
+import { buttons, button, clock, count, duration, el, millis, octets, pill, plural, show, table, title } from "./elements.js";
+import { obstacleText } from "./explanations.js";
 import { searchFor } from "./messages.js";
 
 const CERTIFICATE_WARNING_SECONDS = 14 * 86400;
@@ -11,9 +12,6 @@ const LOAD_PER_PROCESSOR_MAX = 2;
 // Alerts for single next hops; the others are counted.
 const HOP_ALERTS_MAX = 3;
 const GAUGE_FORMAT = { bytes: octets, percent: (value) => `${value.toFixed(1)} %`, inodes: count, tasks: (value) => value.toFixed(2) };
-
-/** What was read last of the nodes of a cluster. */
-let nodes = null;
 
 /** Draws everything of an overview. */
 export function showLists({ mail, redirects, load, lanes, certificates }) {
@@ -36,7 +34,7 @@ export function alertsOf(overview) {
   const hops = mail.next_hops.map(({ status, ...rest }) => ({ ...status, ...rest }));
   return [
     ...intake, ...hopAlerts(hops), ...pausedAlerts(mail.queues, hops), ...loadAlerts(load),
-    ...laneAlerts(lanes), ...certificateAlerts(certificates), ...nodeAlerts(),
+    ...laneAlerts(lanes), ...certificateAlerts(certificates),
   ];
 }
 
@@ -106,13 +104,6 @@ function certificateAlerts(certificates) {
   });
 }
 
-function nodeAlerts() {
-  return (nodes ?? []).filter((node) => node.answered === false).map((node) => ({
-    key: `node ${nodeName(node)}`, kind: "bad", name: `the node ${nodeName(node)} does not answer`,
-    title: `The node ${nodeName(node)} of the cluster does not answer`, detail: node.error, link: "#machine",
-  }));
-}
-
 function waitingText(hop) {
   if (hop.recipients === 0) return "no recipients wait";
   return `${plural(hop.recipients, "recipient")} ${hop.recipients === 1 ? "waits" : "wait"}, the oldest for ${duration(hop.oldest_age_seconds)}`;
@@ -167,7 +158,7 @@ function redirectTable(redirects) {
 function reason(row, hops) {
   const hop = hops.find((each) => each.next_hop === row.next_hop);
   const error = row.error ?? hop?.error;
-  const [first, ...more] = row.blocked.map((text) => sentence(text, hop?.error));
+  const [first, ...more] = row.obstacles.map((obstacle) => obstacleText(obstacle, hop?.error));
   const held = row.held ? `${count(row.held)} held by an operator` : null;
   const rest = row.waiting ? `${count(row.waiting)} wait for their next attempt` : "it leaves as soon as it is its turn";
   const main = first ?? (row.held === row.recipients ? held : rest);
@@ -265,18 +256,12 @@ function showCertificates(certificates) {
   ], certificates, "No listener has TLS: set up a certificate, or let the server obtain one ([tls] and [acme] in the configuration)."));
 }
 
-const nodeName = (node) => node.name ?? node.node;
-
-/** Shows the nodes of a cluster; null: the server belongs to none. */
-export function showNodes(newNodes) {
-  nodes = newNodes;
+/** Shows the nodes of a cluster that are alive; null: the server belongs to none. */
+export function showNodes(nodes) {
   if (!nodes) return show("nodes");
-  const state = (node) => (node.answered === false ? pill("does not answer", "bad") : pill(node.state ?? "answers", "good"));
   return show("nodes", el("h3", {}, "Nodes of the cluster"), table("Nodes", [
-    ["Node", (node) => `${nodeName(node)}${node.here ? " (this one)" : ""}`],
-    ["State", state],
+    ["Node", (node) => `${node.node}${node.here ? " (this one)" : ""}`],
     ["Version", (node) => node.version],
-    ["Lanes", (node) => (node.lanes ?? []).join(", ")],
-    ["Last error", (node) => node.error],
+    ["Lanes", (node) => node.lanes.join(", ")],
   ], nodes, "No node is known."));
 }

@@ -4,6 +4,7 @@
 import { act, applyTo, verbActs } from "./acts.js";
 import { attempt } from "./alerts.js";
 import { button, buttons, byId, clock, count, duration, el, octets, plural, show, table, time, title } from "./elements.js";
+import { addressLines, messageLines } from "./explanations.js";
 import { ask } from "./server.js";
 
 const PAGE = 50;
@@ -65,11 +66,11 @@ async function openMessage(id) {
   const path = `/api/v1/messages/${encodeURIComponent(id)}`;
   const past = await ask(`${path}/history`).catch((problem) => ({ problem }));
   const known = await ask(path).catch((problem) => problem);
-  const explained = await ask(`${path}/explanation`).catch(() => ({ lines: [] }));
+  const explained = await ask(`${path}/explanation`).catch(() => null);
   if ([401, 403].includes(known.status)) return attempt(() => { throw known; });
   byId("message-title").textContent = `Message ${id}`;
   byId("message-body").replaceChildren(
-    ...(known.recipients ? queued(id, known, explained.lines) : [missing(known)]),
+    ...(known.recipients ? queued(id, known, explained) : [missing(known)]),
     el("h3", {}, "What happened"), history(past));
   if (!byId("message").open) byId("message").showModal();
   return undefined;
@@ -81,7 +82,7 @@ function missing(problem) {
   return el("p", {}, text);
 }
 
-function queued(id, { message, recipients }, lines) {
+function queued(id, { message, recipients }, explained) {
   const fact = (name, ...value) => [el("dt", {}, name), el("dd", {}, ...value)];
   const columns = [
     ["Recipient", (row) => row.recipient],
@@ -102,7 +103,7 @@ function queued(id, { message, recipients }, lines) {
     table("Recipients", columns, recipients, "All its recipients are finished."),
     el("div", { class: "acts" }, buttons(...group(able)), buttons(...group(DESTRUCTIVE_VERBS))),
     el("h3", {}, "What it waits for"),
-    el("pre", { tabindex: 0 }, el("code", {}, lines.join("\n"))),
+    el("pre", { tabindex: 0 }, el("code", {}, explained ? messageLines(explained).join("\n") : "")),
   ];
 }
 
@@ -125,7 +126,7 @@ function history({ events, may_lack_earlier: mayLackEarlier, problem }) {
 async function explain(form) {
   const query = new URLSearchParams([...new FormData(form)].map(([name, value]) => [name, value.trim()]).filter(([, value]) => value));
   const answer = await attempt(() => ask(`/api/v1/explanation?${query}`));
-  if (answer) show("explanation", el("pre", { tabindex: 0 }, el("code", {}, answer.lines.join("\n"))));
+  if (answer) show("explanation", el("pre", { tabindex: 0 }, el("code", {}, addressLines(answer).join("\n"))));
 }
 
 /** Draws the acts on all that is found; readers get none. */

@@ -1,35 +1,34 @@
-//! Handles requests. What concerns the queues is one short pass on the scheduler's thread;
+//! Handles requests. What concerns the queues is done in short visits to the scheduler's thread;
 //! messages, the directory and the DNS are read on the handler's own thread, which may wait.
 //! Actions run the same way, are logged with who asked for them and their result, and change nothing
 //! but what they name. The control socket and the HTTP API are two ways to the same functions.
 
+mod acts;
+mod explain;
 mod pauses;
 mod process;
 mod redirects;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::io::{self, Write};
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, SystemTime};
 
 use ::load::AllowedClients;
 use dispatch::Queues;
-use filter::SessionInfo;
-use filter::access::{AccessRules, UntaggedAddresses};
+use filter::access::AccessRules;
 use intake::ResourceRefusal;
-use lookup::directory::AddressResolution;
-use mail::{Address, Body, LogLevel, QueueId, Timestamp};
+use mail::{Body, LogLevel, QueueId, Timestamp};
 use queue::{DestinationId, OperatorAction};
 use sender_auth::srs::SrsCounters;
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 use spool::SpooledMessage;
 
 use super::adaptive::{self, AdaptiveValue};
 use super::certificates::{AcmeCertificateRow, CertificateStatus};
-use super::explain::{AddressTrace, MessageState, access};
+use super::explain::MessageState;
 use super::lanes::{self, LaneStatus};
 use super::list::{self, QueuedRecipient};
 use super::load::{self, LoadStatus};
@@ -37,9 +36,9 @@ use super::message::{self, MessageDetails};
 use super::pages::{PageRequest, RecipientPage};
 use super::recipient_filter::{QueueFilter, RecipientFilter, UnknownQueue};
 use super::reports;
-use super::request::{ActionRequest, ControlRequest, InvalidRequest, SummaryKey};
+use super::request::{ControlRequest, InvalidRequest, SummaryKey};
 use super::selection::{
-    self, DestinationName, RecipientId, SelectedRecipients, SlotPage, StoredMessage, StoredMessageReader,
+    self, DestinationName, NamedRecipient, SelectedRecipients, SlotPage, StoredMessage, StoredMessageReader,
 };
 use super::summary::{self, RecipientTally};
 use super::summary::{DestinationStatus, NextHopStatus, QueueStatus};
@@ -48,7 +47,7 @@ use super::text::{SerdeAsText, plural};
 use super::trouble;
 use super::wait::unless_stopping;
 use crate::history::ServerCounters;
-use crate::metrics::{self, MetricsSnapshot, QueueMetrics, SignatureCounts};
+use crate::metrics::{self, MetricFamily, MetricsSnapshot, QueueMetrics, SignatureCounts};
 use crate::reload_request::{ReloadAnswer, ReloadRequest};
 use crate::{ClusterOperator, ControlParts, MessageHistory, ReportParts, SharedControlState};
 
@@ -117,10 +116,10 @@ impl ControlHandler {
             ControlRequest::ExplainAddress { address, sender, client, helo } => {
                 let sender = sender.map(|sender| sender.0);
                 let client = client.map(|client| (client, helo.as_deref()));
-                self.explain_address(&address.0, sender, client, out)?;
+                write_rows(&[self.explain_address(&address.0, sender, client)?], out)?;
             }
-            ControlRequest::ExplainMessage { id } => self.explain_message(id.0, out)?,
-            ControlRequest::Verify { address } => self.verify(&address.0, out)?,
+            ControlRequest::ExplainMessage { id } => write_rows(&[self.explain_message(id.0)?], out)?,
+            ControlRequest::Verify { address } => write_rows(&[self.verify(&address.0)?], out)?,
             ControlRequest::Show { id } => message::write_message(&self.message(id.0)?, out)?,
             ref order @ ControlRequest::Content { ref id, from } => {
                 let stored = self.logged_as_done(caller, order, || self.stored(id.0))?;
@@ -154,7 +153,7 @@ impl ControlHandler {
             ControlRequest::Reload => write_rows(&[self.reload(caller)?], out)?,
             ControlRequest::Load => write_rows(&[self.load_status()], out)?,
             ControlRequest::Adaptive => write_rows(&self.adaptive_values()?, out)?,
-            ControlRequest::Status => out.write_all(self.metrics()?.as_bytes())?,
+            ControlRequest::Status => write_rows(&self.metrics()?, out)?,
         }
         Ok(())
     }
@@ -274,26 +273,29 @@ impl ControlHandler {
         filter: RecipientFilter,
         mut show: impl FnMut(&queue::RecipientView, &DestinationName, &StoredMessage) -> io::Result<()>,
     ) -> ControlResult<()> {
-        let (filter, SelectedRecipients { entries, destinations: places }) = self.select(filter)?;
+        let (filter, selected) = self.select(filter)?;
         let mut messages = StoredMessageReader::new(&self.parts.intake.spool);
-        for entry in entries {
+        for (entry, place) in selected {
             self.check_stopping()?;
             let Some(message) = messages.read(entry.id) else { continue };
             if filter.passes_message(&message.0, message.1, entry.ordinal) {
-                show(&entry, &places[&entry.destination], message)?;
+                show(&entry, &place, message)?;
             }
         }
         Ok(())
     }
 
-    fn select(&self, filter: RecipientFilter) -> ControlResult<(RecipientFilter, SelectedRecipients)> {
-        let (filter, found) = self.with_queues(move |queues| {
-            let found = selection::select(queues, &filter, now());
-            (filter, found)
-        })?;
-        let mut found = found?;
-        found.sort();
-        Ok((filter, found))
+    /// The recipients that pass the conditions on what the queue knows, oldest first.
+    fn select(&self, filter: RecipientFilter) -> ControlResult<(Arc<RecipientFilter>, Vec<NamedRecipient>)> {
+        let (filter, mut selected) = (Arc::new(filter), Vec::new());
+        for part in selection::slot_parts(self.with_queues(|queues| queues.slot_count())?) {
+            self.check_stopping()?;
+            let asked = filter.clone();
+            let found = self.with_queues(move |queues| selection::select(queues, &asked, part, now()))??;
+            selected.extend(found.into_named());
+        }
+        selection::sort_by_age(&mut selected);
+        Ok((filter, selected))
     }
 
     /// Reading a million messages takes long; shutdown does not wait for it.
@@ -378,12 +380,6 @@ impl ControlHandler {
         })
     }
 
-    /// Applies an action, and returns how many recipients it selects.
-    pub(super) fn act(&self, caller: &str, act: OperatorAction, action: ActionRequest) -> ControlResult<usize> {
-        let order = ControlRequest::action(act, action.clone());
-        self.logged(caller, &order, |count| plural(*count, "recipient"), || self.apply(act, action))
-    }
-
     /// Does what the log must say, and logs who asked for it and the result. If the log has no room, nothing
     /// is done.
     fn logged<T>(
@@ -434,99 +430,6 @@ impl ControlHandler {
         }
     }
 
-    fn apply(&self, act: OperatorAction, action: ActionRequest) -> ControlResult<usize> {
-        let messages =
-            if action.filter.needs_messages() { Some(self.match_messages(act, &action.filter)?) } else { None };
-        Ok(self.with_queues(move |queues| selection::apply_action(queues, act, &action, messages.as_ref(), now()))??)
-    }
-
-    /// The recipients that an action selects by their messages.
-    fn match_messages(&self, act: OperatorAction, filter: &RecipientFilter) -> ControlResult<HashSet<RecipientId>> {
-        let asked = filter.clone();
-        let mut candidates = self.with_queues(move |queues| selection::candidates(queues, act, &asked, now()))??;
-        candidates.sort_unstable();
-        let mut messages = StoredMessageReader::new(&self.parts.intake.spool);
-        let mut chosen = HashSet::new();
-        for (id, ordinal) in candidates {
-            self.check_stopping()?;
-            if messages.read(id).is_some_and(|(envelope, size)| filter.passes_message(envelope, *size, ordinal)) {
-                chosen.insert((id, ordinal));
-            }
-        }
-        Ok(chosen)
-    }
-
-    fn explain_access(
-        &self,
-        client: IpAddr,
-        helo: Option<&str>,
-        sender: Option<&Address>,
-        recipient: &Address,
-        out: &mut impl Write,
-    ) -> ControlResult<()> {
-        let text = async {
-            let recipient = self.parts.intake.normalize_address(recipient, None).await;
-            let client = client.to_canonical();
-            let session = SessionInfo {
-                client: Some(client),
-                helo,
-                sender: Some(sender),
-                recipient: Some(&recipient),
-                ..SessionInfo::default()
-            };
-            let tags = UntaggedAddresses::of_session(&session, &self.parts.intake.directory).await;
-            let mut text =
-                access::explain_access(self.parts.access_rules.as_deref(), &tags.add_to_session_info(&session)).await;
-            if matches!(self.parts.intake.resolve_recipient(&recipient).await, AddressResolution::Remote(_)) {
-                text += &access::explain_relaying(
-                    client,
-                    self.parts.intake.relay_networks.contains(client),
-                    self.parts.intake.relaying_is_deferred,
-                );
-            }
-            text
-        };
-        let text = unless_stopping(&self.shared.stopping, text)?;
-        Ok(out.write_all(text.ok_or(ControlError::Stopping)?.as_bytes())?)
-    }
-
-    /// Writes how mail for an address would be routed; before it, if a client with its HELO name is
-    /// given, what the access rules say about it.
-    pub(super) fn explain_address(
-        &self,
-        address: &Address,
-        sender: Option<Address>,
-        client: Option<(IpAddr, Option<&str>)>,
-        out: &mut impl Write,
-    ) -> ControlResult<()> {
-        if let Some((client, helo)) = client {
-            self.explain_access(client, helo, sender.as_ref(), address, out)?;
-        }
-        let (normalized, trace) = self.trace_address(address, sender.as_ref())?;
-        let recipients = trace.recipients.clone();
-        let queue_states = self.with_queues(move |queues| {
-            recipients.iter().map(|recipient| recipient.queue_state(queues, now())).collect::<Vec<_>>()
-        })?;
-        Ok(self.parts.explainer.write([address, &normalized], &trace, &queue_states, now(), out)?)
-    }
-
-    /// The route of mail for an address, by the functions that sessions use.
-    fn trace_address(&self, address: &Address, sender: Option<&Address>) -> ControlResult<(Address, AddressTrace)> {
-        let trace = async {
-            let normalized = self.parts.intake.normalize_address(address, None).await.into_owned();
-            let resolution = self.parts.intake.resolve_recipient(&normalized).await;
-            let redirects = self.shared.redirects.redirects().current();
-            let trace = self.parts.explainer.trace(resolution, sender, &redirects).await;
-            (normalized, trace)
-        };
-        unless_stopping(&self.shared.stopping, trace)?.ok_or(ControlError::Stopping)
-    }
-
-    fn verify(&self, address: &Address, out: &mut impl Write) -> ControlResult<()> {
-        let (verdict, why) = self.trace_address(address, None)?.1.deliverability();
-        Ok(writeln!(out, "{}", json!({ "verdict": verdict, "why": why }))?)
-    }
-
     /// A message, as it is stored and as it waits.
     pub(super) fn message(&self, id: QueueId) -> ControlResult<MessageDetails> {
         let message_state = self.with_queues(move |queues| MessageState::of(queues, id, now()))?;
@@ -549,12 +452,6 @@ impl ControlHandler {
             true => Err(ControlError::NotFound(format!("the log has nothing about {id}, as far as it was searched"))),
             false => Ok(history),
         }
-    }
-
-    /// Writes what a message waits for.
-    pub(super) fn explain_message(&self, id: QueueId, out: &mut impl Write) -> ControlResult<()> {
-        let message_state = self.with_queues(move |queues| MessageState::of(queues, id, now()))?;
-        Ok(message_state.write(&self.stored(id)?, now(), out)?)
     }
 
     fn stored(&self, id: QueueId) -> ControlResult<SpooledMessage> {
@@ -619,9 +516,9 @@ impl ControlHandler {
 
     /// The main thread reloads, one request at a time.
     pub(super) fn reload(&self, caller: &str) -> ControlResult<ReloadAnswer> {
-        let describe = |answer: &ReloadAnswer| match answer.code {
-            0 => "done".to_owned(),
-            code => format!("refused with exit code {code}"),
+        let describe = |answer: &ReloadAnswer| match answer {
+            ReloadAnswer::InForce { .. } => "done".to_owned(),
+            ReloadAnswer::Refused { exit_code, .. } => format!("refused with exit code {exit_code}"),
         };
         self.logged(caller, &ControlRequest::Reload, describe, || {
             let (reload_request, reply_receiver) = ReloadRequest::new();
@@ -641,9 +538,9 @@ impl ControlHandler {
         lanes.iter().map(|(lane, stats)| lanes::lane_status(*lane, stats)).collect()
     }
 
-    /// All metrics, in the Prometheus text format.
-    pub(super) fn metrics(&self) -> ControlResult<String> {
-        Ok(metrics::render(&self.metrics_snapshot(self.parts.metrics_next_hops_max)?))
+    /// All metrics.
+    pub(super) fn metrics(&self) -> ControlResult<Vec<MetricFamily>> {
+        Ok(metrics::families(&self.metrics_snapshot(self.parts.metrics_next_hops_max)?))
     }
 
     /// Why the server should get no mail at present; None: it is ready.

@@ -18,8 +18,8 @@
 //! | `redirect {"from": {"next_hop": NAME}, "to": NEXT-HOP, "transport": NAME}` | nothing. Also for a `destination` |
 //! | `end-redirect {"from": {"next_hop": NAME}}` | nothing |
 //! | `redirects` | an object for each redirect in force |
-//! | `explain-address {"address": ADDRESS, "sender": ADDRESS, "client": IP, "helo": NAME}` | text |
-//! | `explain-message {"id": QUEUE-ID}` | text |
+//! | `explain-address {"address": ADDRESS, "sender": ADDRESS, "client": IP, "helo": NAME}` | an object: the findings ([`explanation`]) |
+//! | `explain-message {"id": QUEUE-ID}` | an object: the findings |
 //! | `verify {"address": ADDRESS}` | an object: verdict and reason |
 //! | `show {"id": QUEUE-ID}` | an object for the message, and one for each recipient |
 //! | `content {"id": QUEUE-ID, "from": 0}` | an object with the number of bytes and the total size; the bytes, and a line end |
@@ -28,7 +28,7 @@
 //! | `table-accept {"table": NAME}` | nothing |
 //! | `load` | an object: gauges, limits and refusals |
 //! | `adaptive` | an object for each value that the server adapts itself |
-//! | `status` | metrics in the Prometheus text format |
+//! | `status` | an object for each metric, with its samples |
 //! | `reports-show` | an object for each report that is being counted |
 //! | `reports-send {"domain": DOMAIN}` | an object for each report and destination: what became of it |
 //! | `acme-status` | an object for each certificate that the server obtains |
@@ -41,7 +41,7 @@
 //! | `cluster-drain` | nothing; the server hands its lanes over and stops |
 //! | `history {"id": QUEUE-ID}` | an object: what the log has about the message |
 //! | `drain {"within": "5m"}` | nothing; the server takes no mail, delivers for that time, and stops |
-//! | `reload` | an object: the command's exit code and its output |
+//! | `reload` | an object: what has changed, or why the configuration is refused |
 
 mod adaptive;
 pub mod adaptive_text;
@@ -53,6 +53,8 @@ pub mod cluster_text;
 pub mod columns;
 mod current_handler;
 mod explain;
+pub mod explanation;
+pub mod explanation_text;
 mod handler;
 mod history;
 mod lanes;
@@ -65,6 +67,7 @@ mod message;
 pub mod message_history;
 pub mod message_text;
 mod metrics;
+pub mod metrics_text;
 pub mod nodes;
 mod overview;
 mod pages;
@@ -111,10 +114,11 @@ pub use adaptive::{AdaptiveValue, Bounds};
 pub use certificates::CertificateParts;
 pub use cluster::{ClusterFigures, ClusterOperator, LaneReport, NodeReplies, NodeReport};
 pub use current_handler::CurrentHandler;
-pub use explain::{AddressExplainer, Deliverability};
+pub use explain::AddressExplainer;
 pub use handler::ControlHandler;
 pub use live::LiveMonitor;
 pub use message_history::{MessageHistory, MessageLog, MessageLogEvent};
+pub use metrics::{MetricFamily, MetricKind, MetricSample, MetricValue};
 pub use pattern::{AddressPattern, DestinationPattern, InvalidPattern, SubstringPattern};
 pub use process::{ConfigChecker, ConfigDocument, ConfigVerdict, DrainSender};
 pub use recipient_filter::RecipientFilter;

@@ -89,14 +89,16 @@ mod tests {
     #[test]
     fn a_list_shows_each_recipient_on_a_line_for_people_and_for_programs() {
         let sample = sample::queues();
-        let mut found = selection::select(&sample.queues, &sample::filter(&[]), NOW).unwrap();
-        found.sort();
-        let object = |entry: &RecipientView| {
+        let found = selection::select(&sample.queues, &sample::filter(&[]), 0..u32::MAX, NOW).unwrap();
+        let mut found: Vec<_> = found.into_named().collect();
+        selection::sort_by_age(&mut found);
+        let object = |entry: &RecipientView, place: &DestinationName| {
             let (envelope, size) = &sample.messages[&entry.id];
-            queued_recipient(entry, &found.destinations[&entry.destination], envelope, *size)
+            queued_recipient(entry, place, envelope, *size)
         };
-        let objects: Vec<_> = found.entries.iter().map(|entry| object(entry).unwrap()).collect();
-        assert_eq!(object(&RecipientView { ordinal: 3, ..found.entries[0].clone() }), None);
+        let objects: Vec<_> = found.iter().map(|(entry, place)| object(entry, place).unwrap()).collect();
+        let (first, place) = &found[0];
+        assert_eq!(object(&RecipientView { ordinal: 3, ..first.clone() }, place), None);
         let lines = |form: fn(&QueuedRecipient) -> String| objects.iter().map(form).collect::<Vec<_>>().join("\n");
         insta::assert_snapshot!("queue_list", lines(recipient_line));
         insta::assert_snapshot!("queue_list_json", lines(|row| serde_json::to_string(row).unwrap()));

@@ -15,7 +15,7 @@ use utoipa::ToSchema;
 
 use super::explain::MessageState;
 use super::list::state_and_until;
-use super::selection::DestinationName;
+use crate::explanation::DestinationExplanation;
 
 /// Bytes of a message in one answer.
 const CHUNK_OCTETS_MAX: usize = 256 << 10;
@@ -57,20 +57,7 @@ pub(crate) struct MessageEnvelope {
     /// ENVID.
     pub envid: Option<String>,
     /// The destinations of the recipients that are queued.
-    pub destinations: Vec<MessageDestination>,
-}
-
-/// A destination of queued recipients.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub(crate) struct MessageDestination {
-    /// Its name, in most cases a domain.
-    pub destination: String,
-    /// Its queue.
-    pub queue: String,
-    /// Its next hop, if it is known.
-    pub next_hop: Option<String>,
-    /// What holds it, a sentence each.
-    pub waits: Vec<String>,
+    pub destinations: Vec<DestinationExplanation>,
 }
 
 /// A recipient of a message.
@@ -124,12 +111,6 @@ pub(super) fn write_content(body: &Body, from: u64, out: &mut impl Write) -> io:
 fn envelope_of(message_state: &MessageState, stored: &SpooledMessage, now: Timestamp) -> MessageEnvelope {
     let Envelope { sender, recipients, accepted_at, client, body_type, smtputf8, ret, envid, content_filter: _ } =
         &stored.envelope;
-    let destination = |(name, next_hop, waits): (&DestinationName, Option<&str>, Vec<String>)| MessageDestination {
-        destination: name.name.to_string(),
-        queue: name.queue.to_string(),
-        next_hop: next_hop.map(Into::into),
-        waits,
-    };
     MessageEnvelope {
         id: message_state.id.to_string(),
         sender: sender.as_ref().map(ToString::to_string).unwrap_or_default(),
@@ -149,7 +130,7 @@ fn envelope_of(message_state: &MessageState, stored: &SpooledMessage, now: Times
             DsnReturn::Headers => "HDRS".to_owned(),
         }),
         envid: envid.as_deref().map(Into::into),
-        destinations: message_state.destinations(now).map(destination).collect(),
+        destinations: message_state.destinations(now),
     }
 }
 

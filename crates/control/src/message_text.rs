@@ -3,8 +3,11 @@
 use std::path::Path;
 use std::time::Duration;
 
+use serde::Deserialize;
 use serde_json::Value;
 
+use crate::explanation::Obstacle;
+use crate::explanation_text::obstacle_sentence;
 use crate::text::{plural, short_duration};
 
 /// One JSON object for everything.
@@ -78,8 +81,9 @@ fn push_destination(destination: &Value, lines: &mut Vec<String>) {
     let (name, queue) = (text(destination, "destination"), text(destination, "queue"));
     let next_hop = destination["next_hop"].as_str().unwrap_or("not known yet");
     lines.push(format!("destination {name}: queue {queue}, next hop {next_hop}"));
-    let waits = destination["waits"].as_array().into_iter().flatten().filter_map(Value::as_str);
-    lines.extend(waits.map(|why| format!("  waits: {why}")));
+    let obstacles = destination["obstacles"].as_array().into_iter().flatten();
+    let obstacles = obstacles.filter_map(|obstacle| Obstacle::deserialize(obstacle).ok());
+    lines.extend(obstacles.map(|obstacle| format!("  waits: {}", obstacle_sentence(&obstacle))));
 }
 
 /// How to find the message in the log, as far as the configuration tells.

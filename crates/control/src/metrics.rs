@@ -1,12 +1,11 @@
-//! The metrics of the server, in the Prometheus text format. Label values are names in the configuration
+//! The metrics of the server. Label values are names in the configuration
 //! (queues, listeners, transports, tables, access rules, disks) or fixed words, so their number is
 //! bounded. Only names of next hops come from outside, and of these only the largest have metrics.
 
 mod cluster;
+mod families;
 mod next_hops;
-mod openmetrics;
 mod tables;
-mod text;
 mod traffic;
 
 use std::sync::Arc;
@@ -26,13 +25,13 @@ use sender_auth::reports::ReportCounters;
 use sender_auth::signing::{KeyAlgorithm, SigningCounters};
 use spool::Stats;
 
+use families::MetricFamilies;
 use next_hops::NextHopSample;
-use text::MetricsText;
 
 use crate::ClusterFigures;
 use crate::certificates::CertificateStatus;
 
-pub(crate) use openmetrics::to_openmetrics;
+pub use families::{MetricFamily, MetricKind, MetricSample, MetricValue};
 
 /// The state of the queues.
 #[derive(Clone, Debug, Default)]
@@ -203,29 +202,33 @@ pub(crate) struct MetricsSnapshot {
     pub tables: Vec<(Box<str>, lookup::LookupStats)>,
 }
 
-/// Renders all metrics.
-pub(crate) fn render(snapshot: &MetricsSnapshot) -> String {
-    let mut out = MetricsText::default();
+/// All metrics.
+pub(crate) fn families(snapshot: &MetricsSnapshot) -> Vec<MetricFamily> {
+    let mut out = MetricFamilies::default();
     out.gauge("mailrace_sessions", "Open sessions of SMTP and LMTP", snapshot.sessions as u64);
     traffic::write_listeners(&snapshot.listeners, &mut out);
     write_retrieval(&snapshot.retrieval, &mut out);
     write_queues(&snapshot.queues, &mut out);
     write_next_hops(&snapshot.queues, &mut out);
-    out.family("mailrace_outcomes_total", "Recipients by outcome of an attempt", "counter");
+    out.family("mailrace_outcomes_total", "Recipients by outcome of an attempt", MetricKind::Counter);
     snapshot.outcomes.iter().for_each(|(outcome, count)| out.sample(&[("outcome", outcome)], count));
     traffic::write_transports(&snapshot.transports, &mut out);
     let help = "Recipients relayed to other hosts, by how the connection was protected";
-    out.family("mailrace_relayed_total", help, "counter");
+    out.family("mailrace_relayed_total", help, MetricKind::Counter);
     snapshot.relayed_by_proof.iter().for_each(|(proof, count)| out.sample(&[("tls", proof.as_str())], count));
     let help = "Notices not sent: too many to one sender for mail from untrusted clients";
     out.counter("mailrace_notices_dropped_total", help, snapshot.notices_dropped);
-    out.family("mailrace_refusals_total", "Clients refused, by the resource that was short", "counter");
+    out.family("mailrace_refusals_total", "Clients refused, by the resource that was short", MetricKind::Counter);
     snapshot.refusals.iter().for_each(|(want, count)| out.sample(&[("want", want)], count));
     let help = "Clients that wait for the greeting, which greeting_delay holds back";
     out.gauge("mailrace_delayed_greetings", help, snapshot.delayed_greetings as u64);
     out.counter("mailrace_early_talkers_total", "Clients that talked before the greeting", snapshot.early_talkers);
     if !snapshot.access.is_empty() {
-        out.family("mailrace_access_rules_total", "How often each access rule matched and decided", "counter");
+        out.family(
+            "mailrace_access_rules_total",
+            "How often each access rule matched and decided",
+            MetricKind::Counter,
+        );
         snapshot.access.iter().for_each(|(rule, count)| out.sample(&[("rule", rule)], count));
         let help = "DNS list queries without an answer";
         out.counter("mailrace_access_lists_unanswered_total", help, snapshot.lists_unanswered);
@@ -237,10 +240,10 @@ pub(crate) fn render(snapshot: &MetricsSnapshot) -> String {
     snapshot.signatures.iter().for_each(|counts| write_signatures(counts, &mut out));
     if let Some(results) = &snapshot.srs {
         let help = "Senders of forwarded mail that were rewritten (SRS), and addresses that were taken back to them";
-        out.family("mailrace_srs_total", help, "counter");
+        out.family("mailrace_srs_total", help, MetricKind::Counter);
         results.iter().for_each(|(result, count)| out.sample(&[("result", result)], count));
     }
-    out.family("mailrace_tls_handshakes_total", "TLS handshakes by version, or failed", "counter");
+    out.family("mailrace_tls_handshakes_total", "TLS handshakes by version, or failed", MetricKind::Counter);
     snapshot.handshakes.iter().for_each(|(result, count)| out.sample(&[("result", result)], count));
     write_certificates(&snapshot.certificates, &mut out);
     snapshot.logins.iter().for_each(|logins| write_logins(logins, &mut out));
@@ -260,9 +263,9 @@ pub(crate) fn render(snapshot: &MetricsSnapshot) -> String {
 }
 
 /// A certificate has the label of its first name, and its number in the configuration.
-fn write_certificates(certificates: &[CertificateStatus], out: &mut MetricsText) {
+fn write_certificates(certificates: &[CertificateStatus], out: &mut MetricFamilies) {
     let help = "When each certificate of the listeners expires, in seconds since 1970";
-    out.family("mailrace_certificate_expiry_seconds", help, "gauge");
+    out.family("mailrace_certificate_expiry_seconds", help, MetricKind::Gauge);
     let issued = certificates.iter().zip(1..).filter(|(certificate, _)| !certificate.placeholder);
     for (certificate, number) in issued {
         let (name, number) = (certificate.names.first().map_or("", String::as_str), number.to_string());
@@ -273,7 +276,7 @@ fn write_certificates(certificates: &[CertificateStatus], out: &mut MetricsText)
     out.gauge("mailrace_certificate_placeholders", help, placeholders as u64);
 }
 
-fn write_rate_limits(limits: &[LimitStats], out: &mut MetricsText) {
+fn write_rate_limits(limits: &[LimitStats], out: &mut MetricFamilies) {
     if limits.is_empty() {
         return;
     }
@@ -282,47 +285,51 @@ fn write_rate_limits(limits: &[LimitStats], out: &mut MetricsText) {
         limits.iter().for_each(|it| out.sample(&[("limit", &it.limit), ("of", it.quantity)], value(it)));
     };
     let help = "Messages and recipients refused by a limit over time";
-    family("mailrace_limit_refusals_total", help, "counter", |stats| stats.refused);
+    family("mailrace_limit_refusals_total", help, MetricKind::Counter, |stats| stats.refused);
     let help = "Users, senders or clients that have used a part of a limit";
-    family("mailrace_limit_keys", help, "gauge", |stats| stats.keys as u64);
+    family("mailrace_limit_keys", help, MetricKind::Gauge, |stats| stats.keys as u64);
     let help = "Users, senders or clients that a limit has forgotten because there were too many";
-    family("mailrace_limit_forgotten_total", help, "counter", |stats| stats.forgotten);
+    family("mailrace_limit_forgotten_total", help, MetricKind::Counter, |stats| stats.forgotten);
 }
 
-fn write_greylist(stats: &GreylistStats, out: &mut MetricsText) {
-    out.family("mailrace_greylist_total", "Recipients by what the greylist said", "counter");
+fn write_greylist(stats: &GreylistStats, out: &mut MetricFamilies) {
+    out.family("mailrace_greylist_total", "Recipients by what the greylist said", MetricKind::Counter);
     stats.results.iter().for_each(|(result, count)| out.sample(&[("result", result)], count));
-    out.family("mailrace_greylist_entries", "What the greylist remembers", "gauge");
+    out.family("mailrace_greylist_entries", "What the greylist remembers", MetricKind::Gauge);
     stats.entries.iter().for_each(|(kind, count)| out.sample(&[("of", kind)], count));
 }
 
-fn write_reports(counters: &ReportCounters, out: &mut MetricsText) {
+fn write_reports(counters: &ReportCounters, out: &mut MetricFamilies) {
     let help = "Reports to the owners of domains, by what became of them at each destination";
-    out.family("mailrace_reports_total", help, "counter");
+    out.family("mailrace_reports_total", help, MetricKind::Counter);
     counters.reports().for_each(|(result, count)| out.sample(&[("result", result)], count));
     let help = "What is in no report, by the limit that was reached";
-    out.family("mailrace_reports_dropped_total", help, "counter");
+    out.family("mailrace_reports_dropped_total", help, MetricKind::Counter);
     counters.dropped().for_each(|(limit, count)| out.sample(&[("limit", limit)], count));
 }
 
-fn write_signatures(counts: &SignatureCounts, out: &mut MetricsText) {
-    out.family("mailrace_dkim_signatures_total", "DKIM signatures made, by algorithm", "counter");
+fn write_signatures(counts: &SignatureCounts, out: &mut MetricFamilies) {
+    out.family("mailrace_dkim_signatures_total", "DKIM signatures made, by algorithm", MetricKind::Counter);
     counts.made.iter().for_each(|(algorithm, count)| out.sample(&[("algorithm", algorithm)], count));
     out.counter("mailrace_dkim_deferred_total", "Messages deferred because they could not be signed", counts.deferred);
 }
 
-fn write_sender_auth(counters: &VerdictCounters, out: &mut MetricsText) {
-    out.family("mailrace_sender_auth_total", "Messages by what a method found about their sender", "counter");
+fn write_sender_auth(counters: &VerdictCounters, out: &mut MetricFamilies) {
+    out.family("mailrace_sender_auth_total", "Messages by what a method found about their sender", MetricKind::Counter);
     let verdicts = counters.verdicts();
     verdicts.iter().for_each(|(method, result, count)| out.sample(&[("method", method), ("result", result)], count));
     let help = "Checks of senders that a limit left open";
-    out.family("mailrace_sender_auth_limited_total", help, "counter");
+    out.family("mailrace_sender_auth_limited_total", help, MetricKind::Counter);
     counters.limits().iter().for_each(|(limit, count)| out.sample(&[("limit", limit)], count));
 }
 
-fn write_logins(logins: &CredentialStats, out: &mut MetricsText) {
+fn write_logins(logins: &CredentialStats, out: &mut MetricFamilies) {
     let &CredentialStats { accepted, remembered, refused, repeated, throttled, unavailable, waiting } = logins;
-    out.family("mailrace_auth_logins_total", "Logins by result, without malformed and cancelled ones", "counter");
+    out.family(
+        "mailrace_auth_logins_total",
+        "Logins by result, without malformed and cancelled ones",
+        MetricKind::Counter,
+    );
     let results = [("ok", accepted), ("refused", refused), ("throttled", throttled), ("unavailable", unavailable)];
     results.iter().for_each(|(result, count)| out.sample(&[("result", result)], count));
     out.counter("mailrace_auth_remembered_total", "Logins accepted from the cache", remembered);
@@ -330,59 +337,59 @@ fn write_logins(logins: &CredentialStats, out: &mut MetricsText) {
     out.gauge("mailrace_auth_waiting", "Passwords waiting to be checked", waiting);
 }
 
-fn write_retrieval(stats: &RetrievalStats, out: &mut MetricsText) {
+fn write_retrieval(stats: &RetrievalStats, out: &mut MetricFamilies) {
     out.gauge("mailrace_reading_sessions", "Open sessions of POP3, HTTP and the proxies", stats.sessions as u64);
     out.counter("mailrace_pop3_messages_total", "Messages sent by POP3, whole or in part", stats.pop3_messages);
-    out.family("mailrace_http_responses_total", "HTTP responses by result", "counter");
+    out.family("mailrace_http_responses_total", "HTTP responses by result", MetricKind::Counter);
     stats.http_responses.iter().for_each(|(result, count)| out.sample(&[("result", result)], count));
     let Some(down) = stats.backends_down else { return };
-    out.family("mailrace_proxy_logins_total", "Logins of the proxies at backends by result", "counter");
+    out.family("mailrace_proxy_logins_total", "Logins of the proxies at backends by result", MetricKind::Counter);
     stats.backend_logins.iter().for_each(|(result, count)| out.sample(&[("result", result)], count));
     out.gauge("mailrace_proxy_backends_down", "Backends that are down", down as u64);
 }
 
-fn write_queues(metrics: &QueueMetrics, out: &mut MetricsText) {
+fn write_queues(metrics: &QueueMetrics, out: &mut MetricFamilies) {
     out.gauge("mailrace_queue_recipients", "Recipients queued or in flight", metrics.recipients as u64);
     out.gauge("mailrace_queue_messages", "Messages queued or in flight", metrics.messages as u64);
     out.gauge("mailrace_queue_destinations", "Destinations with recipients", metrics.destinations as u64);
     out.gauge("mailrace_attempts_unrecorded", "Attempts that ended but are not recorded", metrics.unrecorded as u64);
-    out.family("mailrace_queue_depth", "Recipients by queue and state", "gauge");
+    out.family("mailrace_queue_depth", "Recipients by queue and state", MetricKind::Gauge);
     for queue in &metrics.queues {
         queue
             .recipients
             .iter()
             .for_each(|(state, count)| out.sample(&[("queue", &queue.name), ("state", state)], count));
     }
-    out.family("mailrace_queue_attempts", "Attempts in progress, by the queue that serves them", "gauge");
+    out.family("mailrace_queue_attempts", "Attempts in progress, by the queue that serves them", MetricKind::Gauge);
     metrics.queues.iter().for_each(|queue| out.sample(&[("queue", &queue.name)], queue.attempts));
-    out.family("mailrace_queue_concurrency", "Limit on attempts in progress", "gauge");
+    out.family("mailrace_queue_concurrency", "Limit on attempts in progress", MetricKind::Gauge);
     metrics.queues.iter().for_each(|queue| out.sample(&[("queue", &queue.name)], queue.concurrency));
-    out.family("mailrace_queue_paused", "Whether the operator has paused the queue", "gauge");
+    out.family("mailrace_queue_paused", "Whether the operator has paused the queue", MetricKind::Gauge);
     metrics.queues.iter().for_each(|queue| out.sample(&[("queue", &queue.name)], u8::from(queue.paused)));
 }
 
-fn write_next_hops(metrics: &QueueMetrics, out: &mut MetricsText) {
-    out.family("mailrace_next_hops", "Known next hops, and those of them that are adopted or dead", "gauge");
+fn write_next_hops(metrics: &QueueMetrics, out: &mut MetricFamilies) {
+    out.family("mailrace_next_hops", "Known next hops, and those of them that are adopted or dead", MetricKind::Gauge);
     metrics.next_hops.iter().for_each(|(state, count)| out.sample(&[("state", state)], count));
-    out.family("mailrace_pauses", "What the operator has paused, by kind", "gauge");
+    out.family("mailrace_pauses", "What the operator has paused, by kind", MetricKind::Gauge);
     metrics.pauses.iter().for_each(|(kind, count)| out.sample(&[("kind", kind)], count));
     if let Some((lowest, highest)) = metrics.concurrency {
         let help = "Limit on attempts at one next hop, which adapts to its replies: the lowest and the highest";
-        out.family("mailrace_next_hop_concurrency", help, "gauge");
+        out.family("mailrace_next_hop_concurrency", help, MetricKind::Gauge);
         out.sample(&[("of", "lowest")], lowest);
         out.sample(&[("of", "highest")], highest);
     }
     next_hops::write_largest(&metrics.largest_next_hops, out);
 }
 
-fn write_load(report: &LoadReport, out: &mut MetricsText) {
-    out.family("mailrace_load", "Load by gauge, in tasks, percent, bytes or files", "gauge");
+fn write_load(report: &LoadReport, out: &mut MetricFamilies) {
+    out.family("mailrace_load", "Load by gauge, in tasks, percent, bytes or files", MetricKind::Gauge);
     for snapshot in &report.sample.readings {
         if let Some(value) = snapshot.value {
             out.sample(&[("gauge", &snapshot.gauge.to_string())], value);
         }
     }
-    out.family("mailrace_load_limit_in_force", "Whether a limit is in force", "gauge");
+    out.family("mailrace_load_limit_in_force", "Whether a limit is in force", MetricKind::Gauge);
     for limit in &report.limits {
         let in_force = report.state.active.iter().any(|reason| reason.limit == *limit);
         let labels = [("gauge", &*limit.gauge.to_string()), ("measure", &*limit.restriction.to_string())];
@@ -390,7 +397,7 @@ fn write_load(report: &LoadReport, out: &mut MetricsText) {
     }
 }
 
-fn write_spool(stats: &Stats, out: &mut MetricsText) {
+fn write_spool(stats: &Stats, out: &mut MetricFamilies) {
     out.gauge("mailrace_spool_messages", "Messages with unfinished recipients", stats.messages_live);
     out.counter("mailrace_spool_committed_total", "Messages accepted", stats.messages_committed);
     out.counter("mailrace_spool_copied_total", "Messages copied to another segment", stats.messages_copied);
@@ -547,6 +554,6 @@ mod tests {
             cluster: Some(cluster_figures()),
             tables: Vec::new(),
         };
-        insta::assert_snapshot!(render(&snapshot));
+        insta::assert_snapshot!(crate::metrics_text::prometheus(&families(&snapshot)));
     }
 }

@@ -133,7 +133,8 @@ impl RecipientFilter {
             && self.smaller_than.as_ref().is_none_or(|most| size < most.0.0)
     }
 
-    fn names_destinations(&self) -> bool {
+    /// Whether it has a condition on the destination.
+    pub(super) fn names_destinations(&self) -> bool {
         self.destination.is_some() || self.queue.is_some() || self.recipient.is_some()
     }
 

@@ -13,14 +13,25 @@ pub struct ReloadRequest {
     answer: mpsc::Sender<ReloadAnswer>,
 }
 
-/// The result of a reload, as the command prints it.
+/// The result of a reload.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ReloadAnswer {
-    /// The exit code; 0: the configuration is in force.
-    pub code: u8,
-    /// The output, in lines.
-    pub text: String,
+#[serde(tag = "result", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum ReloadAnswer {
+    /// The configuration is in force.
+    InForce {
+        /// Its file, or that it is the built-in one.
+        source: String,
+        /// What has changed, and what is likely to be a mistake; never empty.
+        changes: Vec<String>,
+    },
+    /// It is refused, and the old one stays in force.
+    Refused {
+        /// The exit code of the command.
+        exit_code: u8,
+        /// The errors, with the lines of the configuration that have them. Secrets in these are masked where
+        /// the text is, so no client gets the errors without their lines.
+        errors: String,
+    },
 }
 
 impl ReloadRequest {

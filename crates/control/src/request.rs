@@ -12,6 +12,7 @@ use queue::OperatorAction;
 use serde::de::{self, Deserializer};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use utoipa::ToSchema;
 
 use super::pauses::{PauseRequest, ResumeRequest};
 use super::process::DrainRequest;
@@ -197,7 +198,7 @@ pub struct ActionRequest {
 }
 
 /// What to summarize recipients by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum SummaryKey {
     /// By destination

@@ -1,10 +1,14 @@
-//! The recipients that a filter selects. The queue's part is copied in one pass on the scheduler's
-//! thread; the handler reads the messages afterwards, each once if its recipients come one after
-//! another.
+//! The recipients that a filter selects. The scheduler's thread looks at a part of the queue at a time
+//! ([`slot_parts`]), and delivers between the parts, however long the queue is; the handler reads the messages
+//! meanwhile, each once if its recipients come one after another.
+//!
+//! A recipient keeps its slot as long as it is queued. So each one that is there from the first part to the last
+//! is looked at exactly once; one that arrives meanwhile may be looked at, or not.
 
 use std::collections::{HashMap, HashSet};
 use std::iter;
 use std::ops::Range;
+use std::sync::Arc;
 
 use mail::{Envelope, QueueId, Timestamp};
 use queue::{DestinationId, OperatorAction, Queues, RecipientView};
@@ -15,6 +19,9 @@ use super::request::ActionRequest;
 
 /// Slots that are looked at for one page.
 const SCANNED_MAX: u32 = 16 * 1024;
+/// Slots that the scheduler's thread looks at for a part of the queue. A part takes it some ten milliseconds,
+/// among them a pass over the recipients that wait, wherever they are: so there are not many parts either.
+const SLOTS_PER_PART: u32 = 64 * 1024;
 /// How many times as many slots are read at once as before, until a page is full.
 const PART_GROWTH: u32 = 8;
 
@@ -24,11 +31,14 @@ pub(super) type RecipientId = (QueueId, u32);
 /// The recipients that pass the conditions on what the queue knows.
 #[derive(Default)]
 pub(super) struct SelectedRecipients {
-    /// Oldest first, recipients of one message together.
+    /// In the order of their slots.
     pub(super) entries: Vec<RecipientView>,
     /// The destinations of the entries.
     pub(super) destinations: HashMap<DestinationId, DestinationName>,
 }
+
+/// A recipient, and its destination.
+pub(super) type NamedRecipient = (RecipientView, Arc<DestinationName>);
 
 /// The names of a destination and its queue.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -47,16 +57,31 @@ impl DestinationName {
     }
 }
 
-/// Selects recipients.
+/// The slots of a queue, in parts that the scheduler's thread looks at one by one. There is one even if the queue
+/// is empty: it finds that a filter names no queue.
+pub(super) fn slot_parts(slot_count: u32) -> impl Iterator<Item = Range<u32>> {
+    parts_of(slot_count, SLOTS_PER_PART)
+}
+
+fn parts_of(slot_count: u32, size: u32) -> impl Iterator<Item = Range<u32>> {
+    (0..slot_count.max(1)).step_by(size as usize).map(move |from| from..from.saturating_add(size).min(slot_count))
+}
+
+/// Selects recipients in these slots.
 pub(super) fn select<R: Clone>(
     queues: &Queues<R>,
     filter: &RecipientFilter,
+    slots: Range<u32>,
     now: Timestamp,
 ) -> Result<SelectedRecipients, UnknownQueue> {
-    let mut queue_filter = QueueFilter::new(filter, queues, now)?;
+    let mut queue_filter = QueueFilter::for_none(filter, queues, now)?;
+    let entries = queues.recipients_in_slots(slots);
+    queue_filter.add_entries(queues, entries.iter().map(|(_, entry)| entry));
     let mut selected = SelectedRecipients::default();
-    for entry in queues.recipient_views().filter(|entry| queue_filter.passes(entry)) {
-        selected.push(queues, entry);
+    for (_, entry) in entries {
+        if queue_filter.passes(&entry) {
+            selected.push(queues, entry);
+        }
     }
     Ok(selected)
 }
@@ -116,10 +141,21 @@ impl SelectedRecipients {
         self.entries.push(entry);
     }
 
-    /// Sorts the entries. This takes long for many, and is not done on the scheduler's thread.
-    pub(super) fn sort(&mut self) {
-        self.entries.sort_unstable_by_key(|entry| (entry.accepted_at, entry.id, entry.ordinal));
+    /// Each with the name of its destination: soon, a number may stand for another destination.
+    pub(super) fn into_named(self) -> impl Iterator<Item = NamedRecipient> {
+        let names = self.destinations.into_iter().map(|(number, name)| (number, Arc::new(name)));
+        let names: HashMap<DestinationId, Arc<DestinationName>> = names.collect();
+        self.entries.into_iter().map(move |entry| {
+            let name = names[&entry.destination].clone();
+            (entry, name)
+        })
     }
+}
+
+/// Sorts oldest first, recipients of one message together. This takes long for many, and is not done on the
+/// scheduler's thread.
+pub(super) fn sort_by_age(recipients: &mut [NamedRecipient]) {
+    recipients.sort_unstable_by_key(|(entry, _)| (entry.accepted_at, entry.id, entry.ordinal));
 }
 
 /// Counts the recipients that pass the conditions on what the queue knows.
@@ -135,17 +171,75 @@ pub(super) fn count<R: Clone>(
     Ok(queues.recipient_views().filter(|entry| queue_filter.passes(entry)).count())
 }
 
-/// The recipients that an action may apply to, so that the caller can read their messages first.
+/// The recipients that one visit to the queues looks at for an action.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum ActionPart {
+    /// Those of the messages that the filter names.
+    NamedMessages,
+    /// Those in these slots.
+    Slots(Range<u32>),
+}
+
+impl ActionPart {
+    /// The parts in which an action is done.
+    pub(super) fn all(filter: &RecipientFilter, slot_count: u32) -> Vec<ActionPart> {
+        match filter.id.is_empty() {
+            true => slot_parts(slot_count).map(ActionPart::Slots).collect(),
+            false => vec![ActionPart::NamedMessages],
+        }
+    }
+
+    fn queue_filter<'a, R: Clone>(
+        &self,
+        queues: &Queues<R>,
+        filter: &'a RecipientFilter,
+        now: Timestamp,
+    ) -> Result<QueueFilter<'a>, UnknownQueue> {
+        let mut queue_filter = QueueFilter::for_none(filter, queues, now)?;
+        if filter.names_destinations() {
+            let entries: Vec<RecipientView> = match self {
+                ActionPart::NamedMessages => filter.id.iter().flat_map(|id| queues.message_recipients(id.0)).collect(),
+                ActionPart::Slots(slots) => {
+                    queues.recipients_in_slots(slots.clone()).into_iter().map(|(_, entry)| entry).collect()
+                }
+            };
+            queue_filter.add_entries(queues, entries.iter());
+        }
+        Ok(queue_filter)
+    }
+
+    fn pick<R: Clone>(
+        &self,
+        queues: &mut Queues<R>,
+        act: OperatorAction,
+        filter: &RecipientFilter,
+        now: Timestamp,
+        choose: &mut dyn FnMut(&RecipientView) -> bool,
+    ) {
+        match self {
+            ActionPart::NamedMessages => {
+                let ids: Vec<QueueId> = filter.id.iter().map(|id| id.0).collect();
+                queues.pick_message_recipients_for_action(act, now, &ids, choose);
+            }
+            ActionPart::Slots(slots) => {
+                queues.pick_recipients_for_action(act, now, slots.clone(), choose);
+            }
+        }
+    }
+}
+
+/// The recipients of a part that an action may apply to, so that the caller can read their messages first.
 /// Only the queue knows which these are: it is asked to pick, and every pick is declined.
 pub(super) fn candidates<R: Clone>(
     queues: &mut Queues<R>,
     act: OperatorAction,
     filter: &RecipientFilter,
+    part: &ActionPart,
     now: Timestamp,
 ) -> Result<Vec<RecipientId>, UnknownQueue> {
-    let mut queue_filter = QueueFilter::new(filter, queues, now)?;
+    let mut queue_filter = part.queue_filter(queues, filter, now)?;
     let mut candidates = Vec::new();
-    pick(queues, act, filter, now, &mut |entry| {
+    part.pick(queues, act, filter, now, &mut |entry| {
         if queue_filter.passes(entry) {
             candidates.push((entry.id, entry.ordinal));
         }
@@ -154,40 +248,25 @@ pub(super) fn candidates<R: Clone>(
     Ok(candidates)
 }
 
-/// Applies an action to the recipients that pass, limited to `recipients` if given, and returns how
+/// Applies an action to the recipients of a part that pass, limited to `recipients` if given, and returns how
 /// many. A dry run only counts.
 pub(super) fn apply_action<R: Clone>(
     queues: &mut Queues<R>,
     act: OperatorAction,
     order: &ActionRequest,
+    part: &ActionPart,
     recipients: Option<&HashSet<RecipientId>>,
     now: Timestamp,
 ) -> Result<usize, UnknownQueue> {
-    let mut queue_filter = QueueFilter::new(&order.filter, queues, now)?;
+    let mut queue_filter = part.queue_filter(queues, &order.filter, now)?;
     let mut count = 0;
-    pick(queues, act, &order.filter, now, &mut |entry| {
+    part.pick(queues, act, &order.filter, now, &mut |entry| {
         let is_selected = recipients.is_none_or(|recipients| recipients.contains(&(entry.id, entry.ordinal)))
             && queue_filter.passes(entry);
         count += usize::from(is_selected);
         is_selected && !order.dry_run
     });
     Ok(count)
-}
-
-/// Picks the chosen recipients, and looks only at those of the messages that the filter names.
-fn pick<R: Clone>(
-    queues: &mut Queues<R>,
-    act: OperatorAction,
-    filter: &RecipientFilter,
-    now: Timestamp,
-    choose: &mut dyn FnMut(&RecipientView) -> bool,
-) {
-    if filter.id.is_empty() {
-        queues.pick_recipients_for_action(act, now, choose);
-    } else {
-        let ids: Vec<QueueId> = filter.id.iter().map(|id| id.0).collect();
-        queues.pick_message_recipients_for_action(act, now, &ids, choose);
-    }
 }
 
 /// A message: its envelope and its size in bytes.
@@ -216,10 +295,15 @@ impl<'a> StoredMessageReader<'a> {
 
 #[cfg(test)]
 mod tests {
-    use queue::AttemptPurpose;
+    use std::collections::BTreeSet;
+
+    use mail::SpoolId;
+    use queue::{AdmittedMessage, AttemptPurpose, PendingRecipient, QueueConfig, QueueNumber, SchedulerConfig};
 
     use super::super::sample::{self, NOW};
     use super::*;
+
+    const ALL: ActionPart = ActionPart::Slots(0..u32::MAX);
 
     fn order(options: &[&str], dry_run: bool) -> ActionRequest {
         ActionRequest { filter: sample::filter(options), dry_run }
@@ -228,12 +312,12 @@ mod tests {
     #[test]
     fn entries_come_with_destination_names() {
         let sample = sample::queues();
-        let mut selected = select(&sample.queues, &sample::filter(&["--older-than", "90m"]), NOW).unwrap();
-        selected.sort();
-        assert_eq!(selected.entries.iter().map(|entry| entry.ordinal).collect::<Vec<_>>(), [0, 1, 2]);
-        let mut places: Vec<_> = selected.destinations.values().map(|place| (&*place.name, &*place.queue)).collect();
-        places.sort_unstable();
-        assert_eq!(places, [("a.example", "standard"), ("b.example", "standard")]);
+        let selected = select(&sample.queues, &sample::filter(&["--older-than", "90m"]), 0..u32::MAX, NOW).unwrap();
+        let mut named: Vec<_> = selected.into_named().collect();
+        sort_by_age(&mut named);
+        let rows: Vec<_> = named.iter().map(|(entry, place)| (entry.ordinal, &*place.name, &*place.queue)).collect();
+        let expected = [(0, "a.example", "standard"), (1, "a.example", "standard"), (2, "b.example", "standard")];
+        assert_eq!(rows, expected);
         let number = |options: &[&str]| count(&sample.queues, &sample::filter(options), NOW).unwrap();
         assert_eq!([number(&[]), number(&["--older-than", "90m"]), number(&["--id", "7-0-9"])], [5, 3, 0]);
     }
@@ -243,7 +327,7 @@ mod tests {
         let sample = sample::queues();
         for options in [&[][..], &["--state", "waiting"], &["--destination", "a*"], &["--queue", "lists"]] {
             let filter = sample::filter(options);
-            let all = select(&sample.queues, &filter, NOW).unwrap();
+            let all = select(&sample.queues, &filter, 0..u32::MAX, NOW).unwrap();
             let mut expected: Vec<_> = all.entries.iter().map(|entry| format!("{entry:?}")).collect();
             let (mut found, mut from) = (Vec::new(), Some(0));
             while let Some(start) = from {
@@ -282,7 +366,9 @@ mod tests {
             OperatorAction::Bounce,
         ];
         let number = |dry_run: bool| {
-            acts.map(|act| apply_action(&mut sample::queues().queues, act, &order(&[], dry_run), None, NOW).unwrap())
+            acts.map(|act| {
+                apply_action(&mut sample::queues().queues, act, &order(&[], dry_run), &ALL, None, NOW).unwrap()
+            })
         };
         assert_eq!(number(true), [3, 1, 2, 4, 4]);
         assert_eq!(number(false), number(true));
@@ -292,7 +378,8 @@ mod tests {
     fn a_dry_run_changes_nothing() {
         let mut queues = sample::queues().queues;
         let run = |queues: &mut Queues<()>, dry_run| {
-            apply_action(queues, OperatorAction::Retry, &order(&["--error", "greylisted"], dry_run), None, NOW).unwrap()
+            apply_action(queues, OperatorAction::Retry, &order(&["--error", "greylisted"], dry_run), &ALL, None, NOW)
+                .unwrap()
         };
         assert_eq!([run(&mut queues, true), run(&mut queues, true), run(&mut queues, false)], [2, 2, 2]);
         assert_eq!(run(&mut queues, true), 0);
@@ -304,11 +391,67 @@ mod tests {
     fn message_conditions_limit_the_selection() {
         let mut queues = sample::queues().queues;
         let filter = order(&["--recipient", "*@a.example"], false);
-        let mut selected = candidates(&mut queues, OperatorAction::Hold, &filter.filter, NOW).unwrap();
+        let mut selected = candidates(&mut queues, OperatorAction::Hold, &filter.filter, &ALL, NOW).unwrap();
         selected.sort_unstable();
         let id = |sequence| QueueId::new(mail::SpoolId::new(7), 0, sequence);
         assert_eq!(selected, [(id(1), 1), (id(2), 0)]);
         let recipients = HashSet::from([(id(2), 0), (id(3), 0)]);
-        assert_eq!(apply_action(&mut queues, OperatorAction::Hold, &filter, Some(&recipients), NOW).unwrap(), 1);
+        assert_eq!(apply_action(&mut queues, OperatorAction::Hold, &filter, &ALL, Some(&recipients), NOW).unwrap(), 1);
+    }
+    #[test]
+    fn the_parts_of_a_queue_are_all_of_it_once() {
+        let parts = |count, size| parts_of(count, size).map(|part| (part.start, part.end)).collect::<Vec<_>>();
+        assert_eq!(parts(0, 4), [(0, 0)]);
+        assert_eq!(parts(4, 4), [(0, 4)]);
+        assert_eq!(parts(9, 4), [(0, 4), (4, 8), (8, 9)]);
+        assert_eq!(slot_parts(u32::MAX).last().map(|last| last.end), Some(u32::MAX));
+    }
+
+    /// A queue with messages of one recipient each.
+    fn queue_of(messages: std::ops::RangeInclusive<u64>) -> Queues<()> {
+        let queues = vec![QueueConfig { name: "standard".into(), ..QueueConfig::default() }];
+        let mut queues = Queues::new(SchedulerConfig { queues, ..SchedulerConfig::default() }, 0);
+        messages.for_each(|number| admit(&mut queues, number));
+        queues
+    }
+
+    fn admit(queues: &mut Queues<()>, number: u64) {
+        let destination = queues.intern_destination(QueueNumber(0), "a.example");
+        let recipient = PendingRecipient { ordinal: 0, destination, attempts: 0, due: NOW, held: false };
+        let admission = AdmittedMessage {
+            id: QueueId::new(SpoolId::new(7), 0, number),
+            sender: number,
+            accepted_at: NOW,
+            recovered: false,
+            separate_attempts: false,
+            recipients: vec![recipient],
+        };
+        queues.admit(NOW, &admission);
+    }
+
+    /// An operator who holds a million messages must not stop deliveries meanwhile: the scheduler works between
+    /// two parts, here by ending what was picked and by admitting more mail, which takes the slots that are free.
+    #[test]
+    fn the_scheduler_works_between_the_parts_of_an_action_and_nothing_is_done_twice_or_left_out() {
+        let mut queues = queue_of(1..=100);
+        let remove = order(&["--destination", "a.example"], false);
+        let (mut picked, mut removed, mut arrived) = (0, BTreeSet::new(), 100);
+        for slots in parts_of(queues.slot_count(), 16) {
+            let part = ActionPart::Slots(slots);
+            picked += apply_action(&mut queues, OperatorAction::Remove, &remove, &part, None, NOW).unwrap();
+            // The scheduler has the thread: it ends the actions, and takes new mail.
+            while let Some(attempt) = queues.next_attempt(NOW) {
+                assert_eq!(attempt.purpose, AttemptPurpose::Action(OperatorAction::Remove));
+                assert!(removed.insert(attempt.id), "{} was removed twice", attempt.id);
+                let outcome = mail::Outcome::Delivered;
+                let verdict = queues.compute_verdict(NOW, &attempt, outcome);
+                queues.report_verdicts(NOW, attempt, &[verdict]);
+            }
+            arrived += 1;
+            admit(&mut queues, arrived);
+        }
+        assert_eq!((picked, removed.len()), (100, 100));
+        assert!(removed.iter().all(|id| id.sequence() <= 100), "{removed:?}");
+        assert_eq!(queues.recipient_count(), 7);
     }
 }

@@ -16,6 +16,7 @@ use utoipa::ToSchema;
 
 use super::explain;
 use super::selection::DestinationName;
+use crate::explanation::Obstacle;
 
 /// The minutes that separate age groups, as in qshape(1). The last group has no upper bound.
 pub(super) const AGES: [u64; 9] = [5, 10, 20, 40, 80, 160, 320, 640, 1280];
@@ -356,9 +357,9 @@ pub(crate) struct DestinationStatus {
     pub paused: bool,
     /// When the pause ends (RFC 3339); null: when it is resumed.
     pub paused_until: Option<String>,
-    /// What blocks it now, a sentence each; empty if its recipients only wait for their turn, for their
-    /// time, or for the operator.
-    pub blocked: Vec<String>,
+    /// What blocks it now; empty if its recipients only wait for their turn, for their time, or for the
+    /// operator.
+    pub obstacles: Vec<Obstacle>,
 }
 
 /// At most `limit` destinations, those with the most recipients first.
@@ -420,7 +421,7 @@ pub(super) fn destination_status<R: Clone>(
         next_hop: view.next_hop.map(str::to_owned),
         paused: view.pause.is_some(),
         paused_until: view.pause.flatten().map(Timestamp::to_rfc3339),
-        blocked: explain::block_sentences(queues, view.number, now),
+        obstacles: explain::obstacles(queues, view.number, now),
     }
 }
 

@@ -123,6 +123,31 @@ impl StoredToken {
     }
 }
 
+/// The id and the secret of a token that a client sent; empty if it is none.
+fn id_and_secret(text: &str) -> (&str, &str) {
+    text.strip_prefix(PREFIX).and_then(|rest| rest.split_once('_')).unwrap_or_default()
+}
+
+/// Whether the secret is that of the stored token and this one is valid. It takes as long without a stored token.
+fn is_accepted(stored: Option<&StoredToken>, secret: &str, now: Timestamp) -> bool {
+    let expected = stored.map_or("", |token| &token.sha256);
+    let is_right: bool = hash(secret).as_bytes().ct_eq(expected.as_bytes()).into();
+    is_right && !secret.is_empty() && stored.is_some_and(|token| token.is_valid_at(now))
+}
+
+/// The tokens in the content of a file.
+fn read_content(content: &[u8]) -> serde_json::Result<Vec<StoredToken>> {
+    serde_json::from_slice(content)
+}
+
+/// For fuzzing: whether a file with this content accepts a token.
+#[doc(hidden)]
+pub fn file_accepts(content: &[u8], text: &str, now: Timestamp) -> bool {
+    let (id, secret) = id_and_secret(text);
+    let tokens = read_content(content).unwrap_or_default();
+    is_accepted(tokens.iter().find(|token| token.id == id), secret, now)
+}
+
 fn hash(secret: &str) -> String {
     hexadecimal(&Sha256::digest(secret.as_bytes()))
 }
@@ -155,7 +180,7 @@ impl TokenFile {
     /// The file cannot be read, or was not written by this program.
     pub fn read(&self) -> io::Result<Vec<StoredToken>> {
         match fs::read(&self.path) {
-            Ok(text) => Ok(serde_json::from_slice(&text)?),
+            Ok(content) => Ok(read_content(&content)?),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
             Err(error) => Err(error),
         }
@@ -256,11 +281,10 @@ impl TokenChecker {
         steady: Duration,
         now: Timestamp,
     ) -> Result<TokenOwner, TokenRefusal> {
-        let (id, secret) = text.strip_prefix(PREFIX).and_then(|rest| rest.split_once('_')).unwrap_or_default();
+        let (id, secret) = id_and_secret(text);
         let stored = self.find(id).map_err(TokenRefusal::Unavailable)?;
-        let expected = stored.as_ref().map_or("", |token| &token.sha256);
-        let is_right: bool = hash(secret).as_bytes().ct_eq(expected.as_bytes()).into();
-        if let Some(token) = stored.as_ref().filter(|token| is_right && token.is_valid_at(now)) {
+        let is_accepted = is_accepted(stored.as_ref(), secret, now);
+        if let Some(token) = stored.as_ref().filter(|_| is_accepted) {
             return Ok(TokenOwner { name: token.name.clone(), role: token.role });
         }
         Err(self.refuse(text, stored.map(|token| token.id).unwrap_or_default(), client, steady))
@@ -393,5 +417,21 @@ mod tests {
         let checker = TokenChecker::new(file);
         let refused = checker.check("mailrace_a_b", CLIENT, Duration::ZERO, NOW);
         assert!(matches!(refused, Err(TokenRefusal::Unavailable(_))), "{refused:?}");
+    }
+
+    #[test]
+    fn the_content_of_a_file_accepts_its_own_tokens_until_they_expire() {
+        let span = Some(Duration::from_secs(10));
+        let (stored, text) = StoredToken::generate([7; RANDOM_OCTETS], Role::Read, None, NOW, span).unwrap();
+        let content = serde_json::to_vec(&[stored]).unwrap();
+        assert!(file_accepts(&content, &text, NOW));
+        assert!(!file_accepts(&content, &text, NOW + Duration::from_secs(10)));
+        for wrong in ["", "mailrace_", "mailrace__", &text[..text.len() - 1], &text["mailrace_".len()..]] {
+            assert!(!file_accepts(&content, wrong, NOW), "{wrong}");
+        }
+        assert!(!file_accepts(b"[{}]", &text, NOW) && !file_accepts(b"", "", NOW));
+        // What is no token has neither an id nor a secret, and a file with such an entry does not let it in.
+        let empty = StoredToken { id: String::new(), sha256: hash(""), ..token(1, Role::Read, Some("x")).0 };
+        assert!(!file_accepts(&serde_json::to_vec(&[empty]).unwrap(), "", NOW));
     }
 }

@@ -51,7 +51,7 @@ use crate::stage::Stage;
 pub(crate) use check::ACCESS_METHOD;
 pub use check::{AccessCheck, VerdictRules};
 use condition_result::ConditionResult;
-pub use explain::RuleExplanation;
+pub use explain::{ConditionFinding, RuleExplanation, RuleFinding};
 pub use helo_fault::{HeloFault, HeloFaults};
 pub use host_names::{HostNameFuture, HostNames, ReverseName, ReverseNameState};
 pub use sender_fault::{SenderFault, SenderFaults};

@@ -18,15 +18,15 @@ use std::path::Path;
 
 use mail::Address;
 use queue::OperatorAction;
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use control::explanation::{AddressVerification, Deliverability};
 use control::process::DrainRequest;
 use control::request::{ActionRequest, ControlRequest};
 use control::text::{DurationArg, SerdeAsText, plural};
 use control::{
-    Deliverability, REQUEST_OCTETS_MAX, RecipientFilter, ReloadAnswer, list, load_text, message_history, summary_text,
+    REQUEST_OCTETS_MAX, RecipientFilter, ReloadAnswer, explanation_text, list, load_text, message_history, summary_text,
 };
 
 use crate::cli::{ExplainArgs, ExplainTarget, NodeArgs, QueueActionArgs, QueueHistoryArgs, QueueListArgs};
@@ -118,14 +118,19 @@ pub fn print_explanation(config: &Config, args: &ExplainArgs) -> anyhow::Result<
         }
         ExplainTarget::Message(id) => ControlRequest::ExplainMessage { id: SerdeAsText(*id) },
     };
-    // Nodes with the same configuration explain an address alike, and a message is on one of them.
-    let answers = match &args.target {
-        ExplainTarget::Address(_) if args.node.name.is_none() => {
-            return print(request_text(&config.admin.socket, &request)?.lines());
-        }
-        _ => nodes::ask(config, &args.node, request)?,
+    let is_about_message = matches!(request, ControlRequest::ExplainMessage { .. });
+    let lines = |answer: &str| -> anyhow::Result<Vec<String>> {
+        let text = match is_about_message {
+            true => explanation_text::message_text(&serde_json::from_str(answer)?),
+            false => explanation_text::address_text(&serde_json::from_str(answer)?),
+        };
+        Ok(text.lines().map(str::to_owned).collect())
     };
-    answers.without_refusals().print(|answer| Ok(answer.text.lines().map(str::to_owned).collect()))
+    // Nodes with the same configuration explain an address alike, and a message is on one of them.
+    if !is_about_message && args.node.name.is_none() {
+        return print(lines(&request_text(&config.admin.socket, &request)?)?);
+    }
+    nodes::ask(config, &args.node, request)?.without_refusals().print(|answer| lines(&answer.text))
 }
 
 /// `mailrace load`.
@@ -159,9 +164,9 @@ pub fn drain(config: &Config, within: Option<&SerdeAsText<DurationArg>>) -> anyh
 /// `mailrace reload`.
 pub fn reload(config: &Config) -> anyhow::Result<()> {
     let answer: ReloadAnswer = serde_json::from_str(&request_text(&config.admin.socket, &ControlRequest::Reload)?)?;
-    match answer.code {
-        0 => print(answer.text.lines()),
-        code => Err(FormattedError { code, text: answer.text }.into()),
+    match answer {
+        ReloadAnswer::InForce { source, changes } => print(format!("{source}: {}", changes.join("; ")).lines()),
+        ReloadAnswer::Refused { exit_code, errors } => Err(FormattedError { code: exit_code, text: errors }.into()),
     }
 }
 
@@ -200,7 +205,7 @@ pub fn verify_addresses(config: &Config, addresses: &[Address]) -> anyhow::Resul
     for address in addresses {
         let answer =
             request_text(&config.admin.socket, &ControlRequest::Verify { address: SerdeAsText(address.clone()) })?;
-        let VerifyAnswer { verdict, why } = serde_json::from_str(&answer)?;
+        let AddressVerification { verdict, why } = serde_json::from_str(&answer)?;
         worst = worst.max(verdict);
         print([format!("{address}: {}: {why}", verdict.word())])?;
     }
@@ -210,12 +215,6 @@ pub fn verify_addresses(config: &Config, addresses: &[Address]) -> anyhow::Resul
         Deliverability::Undeliverable => (exit::UNDELIVERABLE, "mail for some addresses cannot be delivered"),
     };
     Err(ExitError { code, text: text.into() }.into())
-}
-
-#[derive(Deserialize)]
-struct VerifyAnswer {
-    verdict: Deliverability,
-    why: String,
 }
 
 /// The whole answer.

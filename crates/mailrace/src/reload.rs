@@ -146,17 +146,17 @@ impl RunningServer {
     /// Reloads the configuration, or refuses it and continues unchanged. Both are logged.
     pub fn reload(&mut self) -> ReloadAnswer {
         match self.try_reload() {
-            Ok(lines) => {
-                let changed = lines.join("; ");
-                self.log.event(LogLevel::Info, "reloaded the configuration", &[("outcome", &changed)]);
-                ReloadAnswer { code: 0, text: format!("{}: {changed}\n", self.loaded.source) }
+            Ok(changes) => {
+                let event = "reloaded the configuration";
+                self.log.event(LogLevel::Info, event, &[("outcome", &changes.join("; "))]);
+                ReloadAnswer::InForce { source: self.loaded.source.to_string(), changes }
             }
             Err(error) => {
-                let FormattedError { code, text } = FormattedError::from_error(&error);
-                let text_in_short = one_line(&text);
+                let FormattedError { code: exit_code, text: errors } = FormattedError::from_error(&error);
+                let text_in_short = one_line(&errors);
                 let event = "the configuration is refused; the old one stays in force";
                 self.log.event(LogLevel::Error, event, &[("error", &text_in_short)]);
-                ReloadAnswer { code, text }
+                ReloadAnswer::Refused { exit_code, errors }
             }
         }
     }

@@ -1,12 +1,14 @@
 //! The operator's actions: recipients are picked wherever they wait, and leave as attempts with
 //! that purpose. Recipients of retired queues leave in the same way.
 //!
-//! Picking is one pass over all recipients, or a look at those of some messages; if any is chosen that
-//! is ready, one over the sender queues, and if any waits, one over the heap: O(n), plus O(m log m) for
-//! the m chosen ones, which are sorted so that recipients of one message at one destination leave
-//! together.
+//! Picking looks at the recipients in some slots, or at those of some messages; if any of them waits, it makes
+//! one pass over the heap; if any is chosen that is ready, one over the sender queues, and if any waits, one
+//! more over the heap. The m chosen ones are sorted, so that recipients of one message at one destination leave
+//! together: O(m log m). Whoever acts on many picks from a part of the slots at a time, and lets other work be
+//! done between the parts.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use mail::{EnhancedCode, Outcome, QueueId, Reply, Timestamp};
 
@@ -22,20 +24,22 @@ const RECIPIENTS_PER_ACTION_MAX: usize = 1000;
 pub(crate) type PendingActions = VecDeque<(AttemptPurpose, IntrusiveList)>;
 
 impl<R: Clone> Queues<R> {
-    /// Picks recipients for an operator's action in one pass over all (see [`OperatorAction`] for
-    /// which can be picked; never those in flight). They leave their queues and come out of `next`
-    /// as attempts with that purpose. Returns their number.
+    /// Picks recipients in these slots for an operator's action (see [`OperatorAction`] for which can be
+    /// picked; never those in flight). They leave their queues and come out of `next` as attempts with that
+    /// purpose. Returns their number. A recipient keeps its slot until it is finished, so whoever goes through
+    /// all slots part by part looks once at each recipient that is there all the time.
     pub fn pick_recipients_for_action(
         &mut self,
         act: OperatorAction,
         now: Timestamp,
+        slots: Range<u32>,
         filter: &mut dyn FnMut(&RecipientView) -> bool,
     ) -> usize {
-        let chosen = self.choose(act, now, filter);
-        self.pick_recipients(AttemptPurpose::Action(act), chosen)
+        let slots = self.recipients.used_slots(slots).collect();
+        self.pick_chosen(act, now, slots, filter)
     }
 
-    /// The same for the recipients of these messages, without a look at any other that is held.
+    /// The same for the recipients of these messages, wherever they are.
     pub fn pick_message_recipients_for_action(
         &mut self,
         act: OperatorAction,
@@ -46,6 +50,17 @@ impl<R: Clone> Queues<R> {
         let mut slots: Vec<u32> = ids.iter().flat_map(|id| self.message_index.slots(*id)).collect();
         slots.sort_unstable();
         slots.dedup();
+        self.pick_chosen(act, now, slots, filter)
+    }
+
+    /// Picks those of these slots, which ascend, that the action applies to and that pass.
+    fn pick_chosen(
+        &mut self,
+        act: OperatorAction,
+        now: Timestamp,
+        slots: Vec<u32>,
+        filter: &mut dyn FnMut(&RecipientView) -> bool,
+    ) -> usize {
         let views = self.views_of(slots).into_iter();
         let chosen = views.filter(|(_, view)| act.applies_to(now, view.progress) && filter(view));
         let chosen = chosen.map(|(slot, _)| slot).collect();
@@ -106,11 +121,6 @@ impl<R: Clone> Queues<R> {
     /// from being recorded.
     pub(crate) fn has_action(&self) -> bool {
         !self.pending_actions.is_empty() && self.actions_unrecorded < self.config.policy.unrecorded_max.div_ceil(2)
-    }
-
-    fn choose(&self, act: OperatorAction, now: Timestamp, filter: &mut dyn FnMut(&RecipientView) -> bool) -> Vec<u32> {
-        let all = self.all_recipients().filter(|&(_, progress)| act.applies_to(now, progress));
-        all.filter(|&(index, progress)| filter(&self.recipient_view(index, progress))).map(|(index, _)| index).collect()
     }
 }
 

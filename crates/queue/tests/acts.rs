@@ -11,7 +11,9 @@ use queue::{
 
 /// Picks recipients, then records and reports the action; returns how many were picked.
 fn act(harness: &mut Harness, act: OperatorAction, filter: impl Fn(u64) -> bool) -> usize {
-    let picked = harness.queues.pick_recipients_for_action(act, harness.now, &mut |entry| filter(entry.id.sequence()));
+    let picked = harness
+        .queues
+        .pick_recipients_for_action(act, harness.now, 0..u32::MAX, &mut |entry| filter(entry.id.sequence()));
     let mut reported = 0;
     while reported < picked {
         let attempt = harness.take();
@@ -55,7 +57,7 @@ fn each_act_chooses_among_the_states_that_it_makes_sense_for() {
     ] {
         let (mut harness, _flying) = in_all_states();
         assert_eq!(
-            harness.queues.pick_recipients_for_action(chosen_act, NOW, &mut |_| true),
+            harness.queues.pick_recipients_for_action(chosen_act, NOW, 0..u32::MAX, &mut |_| true),
             expected.len(),
             "{chosen_act:?}"
         );
@@ -72,7 +74,8 @@ fn an_act_on_one_message_does_what_the_same_act_on_all_does_to_it() {
         let ((mut by_id, _flying), (mut by_pass, _also_flying)) = (in_all_states(), in_all_states());
         let twice = [id(sequence), id(sequence)];
         let picked = by_id.queues.pick_message_recipients_for_action(act, NOW, &twice, &mut |_| true);
-        let expected = by_pass.queues.pick_recipients_for_action(act, NOW, &mut |entry| entry.id == id(sequence));
+        let expected =
+            by_pass.queues.pick_recipients_for_action(act, NOW, 0..u32::MAX, &mut |entry| entry.id == id(sequence));
         assert_eq!(picked, expected, "{act:?} {sequence}");
         let acted = |harness: &mut Harness| harness.take_all().iter().map(|attempt| attempt.id).collect::<Vec<_>>();
         assert_eq!(acted(&mut by_id), acted(&mut by_pass), "{act:?} {sequence}");
@@ -113,7 +116,7 @@ fn what_is_retried_is_due_now() {
 fn removed_recipients_disappear_and_bounced_ones_fail() {
     let (mut harness, flying) = in_all_states();
     assert_eq!(act(&mut harness, OperatorAction::Remove, |sequence| sequence != 4), 2);
-    assert_eq!(harness.queues.pick_recipients_for_action(OperatorAction::Bounce, NOW, &mut |_| true), 1);
+    assert_eq!(harness.queues.pick_recipients_for_action(OperatorAction::Bounce, NOW, 0..u32::MAX, &mut |_| true), 1);
     let bounce = harness.take();
     let reply = Reply::without_enhanced_code(554, "not wanted");
     let verdict = harness.queues.compute_verdict(NOW, &bounce, Outcome::Failed(reply.clone()));
@@ -137,7 +140,7 @@ fn recipients_of_one_message_at_one_destination_are_one_act() {
     let recipients = (0..2002).map(|ordinal| harness.pending(STANDARD, domain(ordinal), ordinal)).collect();
     let admission = harness.admission(1, 5, recipients);
     harness.queues.admit(NOW, &admission);
-    harness.queues.pick_recipients_for_action(OperatorAction::Hold, NOW, &mut |_| true);
+    harness.queues.pick_recipients_for_action(OperatorAction::Hold, NOW, 0..u32::MAX, &mut |_| true);
     let sizes: Vec<_> = harness.take_all().iter().map(|attempt| attempt.recipients.len()).collect();
     assert_eq!(sizes, [1000, 1, 1000, 1]);
 }
@@ -164,8 +167,8 @@ fn picked_recipients_are_not_picked_again_and_actions_need_neither_slot_nor_rout
     harness.queues.set_stopped(true);
     harness.pause(PauseTarget::Queue(STANDARD));
     harness.admit_each(1..=3, "a.example");
-    assert_eq!(harness.queues.pick_recipients_for_action(OperatorAction::Hold, NOW, &mut |_| true), 3);
-    assert_eq!(harness.queues.pick_recipients_for_action(OperatorAction::Remove, NOW, &mut |_| true), 0);
+    assert_eq!(harness.queues.pick_recipients_for_action(OperatorAction::Hold, NOW, 0..u32::MAX, &mut |_| true), 3);
+    assert_eq!(harness.queues.pick_recipients_for_action(OperatorAction::Remove, NOW, 0..u32::MAX, &mut |_| true), 0);
     assert_eq!((harness.queues.recipients_in_flight(), harness.progress(1)), (0, RecipientProgress::InFlight));
     assert_eq!((harness.take_all().len(), harness.queues.unrecorded_attempts()), (3, 3));
 }
@@ -178,7 +181,7 @@ fn an_action_that_selects_no_recipient_changes_nothing() {
         seen += 1;
         false
     };
-    assert_eq!(harness.queues.pick_recipients_for_action(OperatorAction::Remove, NOW, &mut look), 0);
+    assert_eq!(harness.queues.pick_recipients_for_action(OperatorAction::Remove, NOW, 0..u32::MAX, &mut look), 0);
     assert_eq!((seen, harness.queues.recipient_count()), (3, 4));
     assert!(harness.next().is_none(), "the next hop has its one attempt, and no action is pending");
     harness.deliver(flying);
@@ -206,7 +209,9 @@ fn a_million_acts_do_not_hold_up_attempts() {
     for sequence in 0..100 {
         harness.admit(sequence, sequence, &format!("{sequence}.example"), 1);
     }
-    harness.queues.pick_recipients_for_action(OperatorAction::Hold, NOW, &mut |entry| entry.id.sequence() >= 30);
+    harness
+        .queues
+        .pick_recipients_for_action(OperatorAction::Hold, NOW, 0..u32::MAX, &mut |entry| entry.id.sequence() >= 30);
     let attempts = harness.take_all();
     let acts =
         attempts.iter().filter(|attempt| attempt.purpose == AttemptPurpose::Action(OperatorAction::Hold)).count();

@@ -4,8 +4,9 @@
 //! thread takes all gathered lines, formats them and writes them together. Lines that do not fit
 //! are dropped and counted, and the count is logged when there is room again. Only an act of an operator
 //! waits for room before it begins, and its line is never dropped for lack of it. If the target fails,
-//! the lines of that write are lost and counted too; the server never stops because of its log. A
-//! renamed file is written to until [`Log::reopen`].
+//! the lines of that write are lost and counted too; the server never stops because of its log. If a file
+//! fails, as on a full disk, lines about acts of operators go to standard error instead, so that who mends it
+//! leaves a trace. A renamed file is written to until [`Log::reopen`].
 //!
 //! Text from clients is escaped: see [`crate::format`].
 
@@ -57,7 +58,8 @@ impl Log {
         match &config.to {
             LogTarget::Stderr => Log::start(Box::new(io::stderr()), config.format, config.queue),
             LogTarget::File(path) => {
-                let mut log = Log::start(Box::new(append(path)?), config.format, config.queue)?;
+                let outputs = LogOutputs { target: Box::new(append(path)?), fallback: Some(Box::new(io::stderr())) };
+                let mut log = Log::start_with(outputs, config.format, config.queue)?;
                 log.file = Some(path.clone());
                 Ok(log)
             }
@@ -70,6 +72,10 @@ impl Log {
     ///
     /// The thread cannot be started.
     pub fn start(target: LogOutput, format: LogFormat, lines_max: usize) -> io::Result<Log> {
+        Log::start_with(LogOutputs { target, fallback: None }, format, lines_max)
+    }
+
+    fn start_with(outputs: LogOutputs, format: LogFormat, lines_max: usize) -> io::Result<Log> {
         let shared = Arc::new(LogShared {
             state: Mutex::default(),
             arrived: Condvar::new(),
@@ -78,8 +84,14 @@ impl Log {
             dropped: AtomicU64::new(0),
             observer: OnceLock::new(),
         });
-        let mut writer =
-            LogWriter { target, format, text: String::new(), shared: Arc::clone(&shared), reported_drops: 0 };
+        let mut writer = LogWriter {
+            outputs,
+            format,
+            text: String::new(),
+            audit_text: String::new(),
+            shared: Arc::clone(&shared),
+            reported_drops: 0,
+        };
         let thread = thread::Builder::new().name("log".into()).spawn(move || writer.run())?;
         Ok(Log { shared, file: None, writer: Mutex::new(Some(thread)) })
     }
@@ -119,7 +131,7 @@ impl Log {
 
 impl EventLog for Log {
     fn write(&self, fact: MailEvent) {
-        self.shared.push(LogEntry::Mail(fact), self.shared.lines_max);
+        self.shared.push(LogEntry::Mail(fact), false, self.shared.lines_max);
     }
 }
 
@@ -127,7 +139,7 @@ impl ServerLog for Log {
     fn event(&self, level: LogLevel, text: &str, fields: &[(&'static str, &dyn Display)]) {
         let fields = fields.iter().map(|(name, value)| (*name, value.to_string())).collect();
         let line = LogEntry::Server { level, text: text.to_owned(), fields };
-        self.shared.push(line, self.shared.lines_max.saturating_add(EVENTS_RESERVED));
+        self.shared.push(line, false, self.shared.lines_max.saturating_add(EVENTS_RESERVED));
     }
 
     fn wait_for_room(&self, longest: Duration) -> bool {
@@ -136,7 +148,7 @@ impl ServerLog for Log {
 
     fn audit(&self, level: LogLevel, text: &str, fields: &[(&'static str, &dyn Display)]) {
         let fields = fields.iter().map(|(name, value)| (*name, value.to_string())).collect();
-        self.shared.push(LogEntry::Server { level, text: text.to_owned(), fields }, usize::MAX);
+        self.shared.push(LogEntry::Server { level, text: text.to_owned(), fields }, true, usize::MAX);
     }
 
     fn lines_dropped(&self) -> u64 {
@@ -167,9 +179,24 @@ struct LogShared {
     observer: OnceLock<Arc<dyn LogObserver>>,
 }
 
+/// A line that is to be written.
+struct GatheredLine {
+    time: Timestamp,
+    entry: LogEntry,
+    /// It is about an act of an operator.
+    is_audit: bool,
+}
+
+/// Where lines go.
+struct LogOutputs {
+    target: LogOutput,
+    /// Takes lines about acts of operators while the target fails; None: they are lost like the others.
+    fallback: Option<LogOutput>,
+}
+
 #[derive(Default)]
 struct LogState {
-    lines: Vec<(Timestamp, LogEntry)>,
+    lines: Vec<GatheredLine>,
     /// The new target after a reopen.
     target: Option<LogOutput>,
     /// The thread sleeps until it is notified.
@@ -178,14 +205,14 @@ struct LogState {
 }
 
 impl LogShared {
-    fn push(&self, line: LogEntry, lines_max: usize) {
-        let now = Timestamp::from(SystemTime::now());
+    fn push(&self, entry: LogEntry, is_audit: bool, lines_max: usize) {
+        let time = Timestamp::from(SystemTime::now());
         let mut state = self.state.lock();
         if state.closed || state.lines.len() >= lines_max {
             self.dropped.fetch_add(1, Ordering::Relaxed);
             return;
         }
-        state.lines.push((now, line));
+        state.lines.push(GatheredLine { time, entry, is_audit });
         let wake = std::mem::take(&mut state.asleep);
         drop(state);
         if wake {
@@ -195,7 +222,7 @@ impl LogShared {
 
     /// Waits for lines, swaps them into the empty `lines`, and takes a new target if there is one;
     /// false when the log is closed and everything is written.
-    fn take(&self, lines: &mut Vec<(Timestamp, LogEntry)>, target: &mut LogOutput) -> bool {
+    fn take(&self, lines: &mut Vec<GatheredLine>, target: &mut LogOutput) -> bool {
         let mut state = self.state.lock();
         while state.lines.is_empty() && state.target.is_none() && !state.closed {
             state.asleep = true;
@@ -227,9 +254,11 @@ impl LogShared {
 
 /// The writer thread.
 struct LogWriter {
-    target: LogOutput,
+    outputs: LogOutputs,
     format: LogFormat,
     text: String,
+    /// The lines of `text` that are about acts of operators.
+    audit_text: String,
     shared: Arc<LogShared>,
     /// How many dropped lines have been reported.
     reported_drops: u64,
@@ -238,7 +267,7 @@ struct LogWriter {
 impl LogWriter {
     fn run(&mut self) {
         let mut lines = Vec::new();
-        while self.shared.take(&mut lines, &mut self.target) {
+        while self.shared.take(&mut lines, &mut self.outputs.target) {
             self.write_all(&mut lines);
             lines.shrink_to(BUFFER_LINES_MAX);
             self.shared.wait_for_more();
@@ -246,11 +275,15 @@ impl LogWriter {
     }
 
     /// Writes the lines, then the number of dropped ones.
-    fn write_all(&mut self, lines: &mut Vec<(Timestamp, LogEntry)>) {
+    fn write_all(&mut self, lines: &mut Vec<GatheredLine>) {
         self.show_observer(lines);
         let mut unwritten = 0;
-        for (time, line) in lines.drain(..) {
-            write_line(&mut self.text, self.format, time, &line);
+        for GatheredLine { time, entry, is_audit } in lines.drain(..) {
+            let start = self.text.len();
+            write_line(&mut self.text, self.format, time, &entry);
+            if is_audit {
+                self.audit_text.push_str(&self.text[start..]);
+            }
             unwritten += 1;
             if self.text.len() >= WRITE_OCTETS {
                 self.write_text(std::mem::take(&mut unwritten));
@@ -269,23 +302,30 @@ impl LogWriter {
     }
 
     /// Passes the lines to the observer, if it wants any.
-    fn show_observer(&self, lines: &[(Timestamp, LogEntry)]) {
+    fn show_observer(&self, lines: &[GatheredLine]) {
         let Some(observer) = self.shared.observer.get().filter(|observer| observer.is_watching()) else { return };
         let mut text = String::new();
-        for (time, line) in lines {
+        for GatheredLine { time, entry, .. } in lines {
             text.clear();
-            write_line(&mut text, LogFormat::Json, *time, line);
+            write_line(&mut text, LogFormat::Json, *time, entry);
             observer.observe(&text);
         }
     }
 
-    /// Writes the text, which holds `lines` lines; they count as dropped if that fails.
+    /// Writes the text, which holds `lines` lines; they count as dropped if that fails, also those that then go
+    /// to the fallback.
     fn write_text(&mut self, lines: u64) -> bool {
-        let result = self.target.write_all(self.text.as_bytes()).and_then(|()| self.target.flush());
-        self.text.clear();
+        let LogOutputs { target, fallback } = &mut self.outputs;
+        let result = target.write_all(self.text.as_bytes()).and_then(|()| target.flush());
         if result.is_err() {
             self.shared.dropped.fetch_add(lines, Ordering::Relaxed);
+            if let Some(fallback) = fallback.as_mut().filter(|_| !self.audit_text.is_empty()) {
+                // There is no other place.
+                let _ = fallback.write_all(self.audit_text.as_bytes()).and_then(|()| fallback.flush());
+            }
         }
+        self.text.clear();
+        self.audit_text.clear();
         result.is_ok()
     }
 }
@@ -456,6 +496,40 @@ mod tests {
         assert_eq!(log.lines_dropped(), 1);
         assert_eq!(kept.text().matches("set_aside").count(), 1);
         assert!(kept.text().contains("lines=1"));
+    }
+
+    /// An operator who makes room on a full disk must leave a trace.
+    #[test]
+    fn a_line_about_an_act_goes_to_the_fallback_while_the_target_fails() {
+        struct FullDisk;
+
+        impl Write for FullDisk {
+            fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+                Err(io::ErrorKind::StorageFull.into())
+            }
+
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+
+        let fallback = MemoryTarget::default();
+        let outputs = LogOutputs { target: Box::new(FullDisk), fallback: Some(Box::new(fallback.clone())) };
+        let log = Log::start_with(outputs, LogFormat::Text, 10).unwrap();
+        log.write(fact());
+        log.audit(LogLevel::Info, "act", &[("by", &"anna")]);
+        log.event(LogLevel::Info, "other", &[]);
+        log.close();
+        let text = fallback.text();
+        assert!(text.ends_with(" info message=act by=anna\n"), "{text}");
+        assert_eq!((text.lines().count(), log.lines_dropped()), (1, 3));
+
+        let (target, unused) = (MemoryTarget::default(), MemoryTarget::default());
+        let outputs = LogOutputs { target: Box::new(target.clone()), fallback: Some(Box::new(unused.clone())) };
+        let log = Log::start_with(outputs, LogFormat::Text, 10).unwrap();
+        log.audit(LogLevel::Info, "act", &[]);
+        log.close();
+        assert_eq!((target.text().lines().count(), unused.text().as_str()), (1, ""));
     }
 
     #[test]

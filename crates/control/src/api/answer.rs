@@ -13,20 +13,20 @@ use serde_json::{Map, Value};
 use super::openapi;
 use super::page_file::{self, PageFile};
 use super::query::{
-    DestinationOrder, DestinationQuery, EventQuery, ExplainQuery, HistoryQuery, KeyQuery, LogLines, NextHopOrder,
-    NextHopQuery, NodeQuery, Query,
+    AddressQuery, DestinationOrder, DestinationQuery, EventQuery, ExplainQuery, HistoryQuery, KeyQuery, LogLines,
+    NextHopOrder, NextHopQuery, NodeQuery, Query,
 };
 use super::routes::{OPENMETRICS, Operation, PLAIN_TEXT};
 use super::types::{
-    AcmeCertificateList, ActDone, ActRequest, ActResult, Explanation, LaneList, OverviewAnswer, PauseList,
-    ProblemDocument, QueueList, RedirectList, ReloadResult, RenewRequest, RenewResult, ReportList, SendReportsRequest,
-    ServerStatus, TableList,
+    AcmeCertificateList, ActDone, ActRequest, ActResult, LaneList, OverviewAnswer, PauseList, ProblemDocument,
+    QueueList, RedirectList, ReloadResult, RenewRequest, RenewResult, ReportList, SendReportsRequest, ServerStatus,
+    TableList,
 };
 use crate::ReloadAnswer;
 use crate::adaptive_text;
 use crate::handler::{ControlError, ControlHandler};
 use crate::live::{EventReader, READERS_MAX};
-use crate::metrics;
+use crate::metrics_text;
 use crate::pages::{DestinationPage, NextHopPage, PageRequest};
 use crate::pauses::{PauseRequest, PausedName, ResumeRequest};
 use crate::process::{ConfigText, DrainRequest};
@@ -125,7 +125,7 @@ pub(super) fn answer(handler: &ControlHandler, request: ApiRequest) -> Result<Ap
             Some(why) => Err(Problem::new(ErrorStatus::Unavailable, why)),
         },
         Operation::OpenApi => Ok(ApiAnswer::Json(openapi::DOCUMENT.clone())),
-        Operation::Metrics => Ok(text(OPENMETRICS, metrics::to_openmetrics(&handler.metrics()?))),
+        Operation::Metrics => Ok(text(OPENMETRICS, metrics_text::openmetrics(&handler.metrics()?))),
         Operation::Status => status(handler),
         Operation::Overview => overview(handler, is_operator),
         Operation::Limits => json(&handler.load_status()),
@@ -161,8 +161,9 @@ pub(super) fn answer(handler: &ControlHandler, request: ApiRequest) -> Result<Ap
             let (body, accepted_at) = handler.message_body(&caller, queue_id(&name)?)?;
             Ok(ApiAnswer::Content { id: name, body, accepted_at })
         }
-        Operation::ExplainAddress => explain_address(handler, query.read().map_err(bad_request)?),
-        Operation::ExplainMessage => explain_message(handler, queue_id(&name)?),
+        Operation::ExplainAddress => explain_address(handler, query),
+        Operation::ExplainMessage => json(&handler.explain_message(queue_id(&name)?)?),
+        Operation::Verify => verify(handler, query),
         Operation::MessageHistory => json(&handler.history(queue_id(&name)?)?),
         Operation::Config => json(handler.config_document()),
         Operation::CheckConfig => check_config(handler, &content),
@@ -345,32 +346,29 @@ pub(super) fn expect_no_members(content: &[u8]) -> Result<(), Problem> {
     }
 }
 
-fn explain_address(handler: &ControlHandler, query: ExplainQuery) -> Result<ApiAnswer, Problem> {
-    let ExplainQuery { address, sender, client, helo } = query;
-    if helo.is_some() && client.is_none() {
-        return Err(bad_request("helo: expected only with a client"));
-    }
+fn explain_address(handler: &ControlHandler, query: Query) -> Result<ApiAnswer, Problem> {
+    let ExplainQuery { address, sender, client, helo } = explain_query(query)?;
     let client = client.map(|client| (client, helo.as_deref()));
-    let mut lines = Vec::new();
-    handler.explain_address(&address.0, sender.map(|sender| sender.0), client, &mut lines)?;
-    explanation(&lines)
+    json(&handler.explain_address(&address.0, sender.map(|sender| sender.0), client)?)
 }
 
-fn explain_message(handler: &ControlHandler, id: QueueId) -> Result<ApiAnswer, Problem> {
-    let mut lines = Vec::new();
-    handler.explain_message(id, &mut lines)?;
-    explanation(&lines)
+fn verify(handler: &ControlHandler, query: Query) -> Result<ApiAnswer, Problem> {
+    let AddressQuery { address } = query.read().map_err(bad_request)?;
+    json(&handler.verify(&address.0)?)
 }
 
-fn explanation(text: &[u8]) -> Result<ApiAnswer, Problem> {
-    json(&Explanation { lines: String::from_utf8_lossy(text).lines().map(str::to_owned).collect() })
+fn explain_query(query: Query) -> Result<ExplainQuery, Problem> {
+    let query: ExplainQuery = query.read().map_err(bad_request)?;
+    match query.helo.is_some() && query.client.is_none() {
+        true => Err(bad_request("helo: expected only with a client")),
+        false => Ok(query),
+    }
 }
 
 fn reload(answer: ReloadAnswer) -> Result<ApiAnswer, Problem> {
-    let text = answer.text.trim_end().to_owned();
-    match answer.code {
-        0 => json(&ReloadResult { changed: text }),
-        _ => Err(Problem::new(ErrorStatus::UnprocessableContent, text)),
+    match answer {
+        ReloadAnswer::InForce { source, changes } => json(&ReloadResult { source, changes }),
+        ReloadAnswer::Refused { errors, .. } => Err(Problem::new(ErrorStatus::UnprocessableContent, errors.trim_end())),
     }
 }
 

@@ -29,11 +29,12 @@ impl PageFile {
 }
 
 /// The modules that the script imports.
-const MODULES: [(&str, &str); 7] = [
+const MODULES: [(&str, &str); 8] = [
     ("acts.js", include_str!("../../dashboard/acts.js")),
     ("alerts.js", include_str!("../../dashboard/alerts.js")),
     ("charts.js", include_str!("../../dashboard/charts.js")),
     ("elements.js", include_str!("../../dashboard/elements.js")),
+    ("explanations.js", include_str!("../../dashboard/explanations.js")),
     ("lists.js", include_str!("../../dashboard/lists.js")),
     ("messages.js", include_str!("../../dashboard/messages.js")),
     ("server.js", include_str!("../../dashboard/server.js")),

@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use crate::history::HistorySpan;
+use crate::request::SummaryKey;
 use crate::text::SerdeAsText;
 
 /// Members that are lists: each value, and each part of it that commas separate, is an element.
@@ -133,12 +134,30 @@ pub(super) struct ExplainQuery {
     pub(super) helo: Option<String>,
 }
 
+/// The address that is verified.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct AddressQuery {
+    /// The address.
+    #[schema(value_type = String)]
+    pub(super) address: SerdeAsText<Address>,
+}
+
 /// The nodes of a cluster that a request is for.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct NodeQuery {
     /// The only node, in a cluster; all if it is missing.
     pub(super) node: Option<String>,
+}
+
+/// What recipients are counted by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SummaryQuery {
+    /// The key.
+    #[schema(inline)]
+    pub(super) by: SummaryKey,
 }
 
 /// The key that is looked up.
@@ -202,6 +221,8 @@ pub(super) fn read_as_each_type(query: &[u8]) {
     let _ = query.clone().read::<DestinationQuery>();
     let _ = query.clone().read::<HistoryQuery>();
     let _ = query.clone().read::<ExplainQuery>();
+    let _ = query.clone().read::<AddressQuery>();
+    let _ = query.clone().read::<SummaryQuery>();
     let _ = query.clone().read::<crate::RecipientFilter>();
     let _ = query.read::<NodeQuery>();
 }

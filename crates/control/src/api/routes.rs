@@ -9,14 +9,17 @@ use utoipa::{PartialSchema, ToSchema};
 
 use super::page_file::PageFile;
 use super::query::{
-    DestinationQuery, EventQuery, ExplainQuery, HistoryQuery, KeyQuery, LimitQuery, NextHopQuery, NodeQuery, PageQuery,
+    AddressQuery, DestinationQuery, EventQuery, ExplainQuery, HistoryQuery, KeyQuery, LimitQuery, NextHopQuery,
+    NodeQuery, PageQuery, SummaryQuery,
 };
 use super::types::{
-    AcmeCertificateList, ActDone, ActRequest, ActResult, ClusterLaneList, ClusterNodeList, ClusterRecipients,
-    Explanation, LaneList, OverviewAnswer, PauseList, QueueList, RedirectList, ReloadResult, RenewRequest, RenewResult,
-    ReportList, SendReportsRequest, ServerStatus, TableList,
+    AcmeCertificateList, ActDone, ActRequest, ActResult, ClusterAddressExplanation, ClusterLaneList,
+    ClusterMessageExplanation, ClusterNodeList, ClusterRecipients, ClusterStatus, ClusterSummary, LaneList,
+    OverviewAnswer, PauseList, QueueList, RedirectList, ReloadResult, RenewRequest, RenewResult, ReportList,
+    SendReportsRequest, ServerStatus, TableList,
 };
 use crate::RecipientFilter;
+use crate::explanation::{AddressExplanation, AddressVerification, MessageExplanation};
 use crate::history::HistoryAnswer;
 use crate::load::LoadStatus;
 use crate::message::MessageDetails;
@@ -64,6 +67,7 @@ pub(super) enum Operation {
     Content,
     ExplainAddress,
     ExplainMessage,
+    Verify,
     MessageHistory,
     Config,
     CheckConfig,
@@ -85,6 +89,10 @@ pub(super) enum ClusterOperation {
     Lanes,
     Nodes,
     Recipients,
+    Status,
+    Summary,
+    ExplainAddress,
+    ExplainMessage,
     Adopt,
     Drain,
 }
@@ -94,6 +102,7 @@ impl Operation {
     pub(super) fn problems(self) -> &'static [ErrorStatus] {
         use ErrorStatus::{NotFound, UnprocessableContent};
         match self {
+            Operation::Cluster(ClusterOperation::ExplainMessage) => &[NotFound, UnprocessableContent],
             Operation::Resume | Operation::ResumeQueue | Operation::TableLookup | Operation::PageModule => &[NotFound],
             Operation::Recipients
             | Operation::Hold
@@ -344,8 +353,8 @@ pub(super) const ROUTES: &[Route] = &[
     get(
         "/api/v1/messages/{id}/explanation",
         Operation::ExplainMessage,
-        AnswerType::Json(json::<Explanation>()),
-        "What a message waits for, in sentences",
+        AnswerType::Json(json::<MessageExplanation>()),
+        "What a message waits for: the state of its recipients, and the obstacles of their destinations",
     ),
     get(
         "/api/v1/messages/{id}/history",
@@ -358,8 +367,17 @@ pub(super) const ROUTES: &[Route] = &[
         ..get(
             "/api/v1/explanation",
             Operation::ExplainAddress,
-            AnswerType::Json(json::<Explanation>()),
-            "How mail for an address would be routed, in sentences",
+            AnswerType::Json(json::<AddressExplanation>()),
+            "How mail for an address would be routed, and what the access rules do with a client",
+        )
+    },
+    Route {
+        query: &[AddressQuery::schema],
+        ..get(
+            "/api/v1/verify",
+            Operation::Verify,
+            AnswerType::Json(json::<AddressVerification>()),
+            "Whether mail for an address would be delivered, as far as this can be told without sending any",
         )
     },
     get("/api/v1/tables", Operation::Tables, AnswerType::Json(json::<TableList>()), "All tables, with their counters"),
@@ -428,6 +446,42 @@ pub(super) const ROUTES: &[Route] = &[
             Operation::Cluster(ClusterOperation::Recipients),
             AnswerType::Json(json::<ClusterRecipients>()),
             "The oldest queued recipients of each node that pass all filters, and which nodes have not answered",
+        )
+    },
+    Route {
+        query: &[NodeQuery::schema],
+        ..get(
+            "/api/v1/cluster/status",
+            Operation::Cluster(ClusterOperation::Status),
+            AnswerType::Json(json::<ClusterStatus>()),
+            "The values that each node adapts itself, and its metrics, and which nodes have not answered",
+        )
+    },
+    Route {
+        query: &[NodeQuery::schema, SummaryQuery::schema, RecipientFilter::schema],
+        ..get(
+            "/api/v1/cluster/summary",
+            Operation::Cluster(ClusterOperation::Summary),
+            AnswerType::Json(json::<ClusterSummary>()),
+            "The recipients of each node that pass all filters, counted by destination, next hop, queue or sender",
+        )
+    },
+    Route {
+        query: &[NodeQuery::schema, ExplainQuery::schema],
+        ..get(
+            "/api/v1/cluster/explanation",
+            Operation::Cluster(ClusterOperation::ExplainAddress),
+            AnswerType::Json(json::<ClusterAddressExplanation>()),
+            "How each node would route mail for an address",
+        )
+    },
+    Route {
+        query: &[NodeQuery::schema],
+        ..get(
+            "/api/v1/cluster/messages/{id}/explanation",
+            Operation::Cluster(ClusterOperation::ExplainMessage),
+            AnswerType::Json(json::<ClusterMessageExplanation>()),
+            "What a message waits for, from the node that has it",
         )
     },
     post(

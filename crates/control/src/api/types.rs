@@ -10,6 +10,7 @@ use utoipa::ToSchema;
 use crate::RecipientFilter;
 use crate::certificates::{AcmeCertificateRow, CertificateStatus};
 use crate::cluster::{LaneReport, NodeReport};
+use crate::explanation::{AddressExplanation, MessageExplanation};
 use crate::lanes::LaneStatus;
 use crate::list::QueuedRecipient;
 use crate::overview::Overview;
@@ -86,13 +87,6 @@ pub(super) struct TableList {
     pub(super) tables: Vec<TableStatus>,
 }
 
-/// An explanation for people.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
-pub(super) struct Explanation {
-    /// As `mailrace explain` prints them.
-    pub(super) lines: Vec<String>,
-}
-
 /// The recipients of an action.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -147,6 +141,80 @@ pub(super) struct NodeRecipients {
     pub(super) has_more: bool,
     /// Why it has not answered.
     pub(super) error: Option<String>,
+}
+
+/// An answer of each node of a cluster, with a type of its own for each kind of answer: the document cannot name a
+/// generic one.
+macro_rules! cluster_answer {
+    ($(#[$about:meta])* $cluster:ident, $node:ident, $answer:ty) => {
+        $(#[$about])*
+        #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+        pub(super) struct $cluster {
+            /// By name.
+            pub(super) nodes: Vec<$node>,
+        }
+
+        /// What one node has answered.
+        #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+        pub(super) struct $node {
+            /// Its name.
+            pub(super) node: String,
+            /// Its answer; null: there is none.
+            pub(super) answer: Option<$answer>,
+            /// Why there is none.
+            pub(super) error: Option<String>,
+        }
+
+        impl $cluster {
+            /// From the name of each node, and its answer or why there is none.
+            pub(super) fn new(answers: impl Iterator<Item = (String, Result<$answer, String>)>) -> $cluster {
+                let of_node = |(node, answer)| match answer {
+                    Ok(answer) => $node { node, answer: Some(answer), error: None },
+                    Err(error) => $node { node, answer: None, error: Some(error) },
+                };
+                $cluster { nodes: answers.map(of_node).collect() }
+            }
+        }
+    };
+}
+
+cluster_answer! {
+    /// The state of each node of a cluster.
+    ClusterStatus, NodeStatusAnswer, NodeStatus
+}
+
+cluster_answer! {
+    /// The recipients of each node of a cluster, counted by a key.
+    ClusterSummary, NodeSummaryAnswer, NodeSummary
+}
+
+cluster_answer! {
+    /// How each node of a cluster would route mail for an address.
+    ClusterAddressExplanation, NodeAddressExplanation, AddressExplanation
+}
+
+cluster_answer! {
+    /// What a message in a cluster waits for.
+    ClusterMessageExplanation, NodeMessageExplanation, MessageExplanation
+}
+
+/// The state of a node.
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+pub(super) struct NodeStatus {
+    /// The values that it adapts itself: their names, bounds, values, and why they are so.
+    #[schema(value_type = Vec<Object>)]
+    pub(super) adapts: Vec<Value>,
+    /// Each sample of its metrics, by its name and labels.
+    #[schema(value_type = std::collections::BTreeMap<String, f64>)]
+    pub(super) metrics: Value,
+}
+
+/// Recipients of a node, counted by a key.
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+pub(super) struct NodeSummary {
+    /// For each value of the key, its recipients in each state, their ages and errors; for next hops, limits too.
+    #[schema(value_type = Vec<Object>)]
+    pub(super) groups: Vec<Value>,
 }
 
 /// The nodes of the cluster that are alive.
@@ -211,8 +279,10 @@ pub(super) struct ActDone {
 /// The result of a reload.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub(super) struct ReloadResult {
-    /// What has changed.
-    pub(super) changed: String,
+    /// The file of the configuration, or that it is the built-in one.
+    pub(super) source: String,
+    /// What has changed, and what is likely to be a mistake.
+    pub(super) changes: Vec<String>,
 }
 
 /// An error (RFC 9457).

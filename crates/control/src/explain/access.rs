@@ -1,64 +1,88 @@
 //! What the access rules do with a client: at each stage the rules that apply, in order, what each
 //! found, and the result; and whether the client may relay. Nothing is counted.
 
-use std::fmt::Write as _;
 use std::net::IpAddr;
 
-use filter::access::{AccessRules, RuleExplanation};
+use filter::access::{AccessRules, ConditionFinding, RuleExplanation, RuleFinding};
 use filter::{SessionInfo, Stage};
 
-/// The whole text, one line each.
-pub(in super::super) async fn explain_access(access: Option<&AccessRules>, session: &SessionInfo<'_>) -> String {
-    let mut out = String::new();
-    let Some(access) = access else { return "access: no rules\n".into() };
+use crate::explanation::{
+    AccessConditionExplanation, AccessRuleExplanation, AccessVerdict, ConditionResult, RelayPermission,
+    StageExplanation, StageResult,
+};
+
+/// The stages of a session up to the one that decides; none without rules.
+pub(in super::super) async fn explain_stages(
+    access: Option<&AccessRules>,
+    session: &SessionInfo<'_>,
+) -> Vec<StageExplanation> {
+    let (Some(access), mut stages) = (access, Vec::new()) else { return Vec::new() };
     for stage in Stage::ALL {
-        // Writing to a String cannot fail.
-        if stage == Stage::Helo && session.helo.is_none() && access.has_rules_at(stage) {
-            let _ = writeln!(out, "{}: not checked: give --helo", stage.name());
-            continue;
-        }
-        if stage == Stage::Message && access.has_rules_at(stage) {
-            let _ = writeln!(out, "{}: not checked: it depends on the verdicts on a message", stage.name());
-            continue;
-        }
-        let rules = access.explain(stage, session).await;
-        for rule in &rules {
-            let _ = writeln!(out, "{}", rule_line(stage, rule));
-        }
-        match rules.last() {
-            None => drop(writeln!(out, "{}: no rules", stage.name())),
-            Some(last) if last.accepts => {
-                let _ = writeln!(out, "{}: accepted; later stages are skipped", stage.name());
-                break;
-            }
-            Some(last) if last.decides => {
-                let _ = writeln!(out, "{}: decided here", stage.name());
-                break;
-            }
-            Some(_) => drop(writeln!(out, "{}: continues", stage.name())),
+        let explained = explain_stage(access, stage, session).await;
+        let ends = matches!(explained.result, StageResult::Accepted | StageResult::Decided);
+        stages.push(explained);
+        if ends {
+            break;
         }
     }
-    out
+    stages
+}
+
+async fn explain_stage(access: &AccessRules, stage: Stage, session: &SessionInfo<'_>) -> StageExplanation {
+    let unchecked = |result| StageExplanation { stage: stage.name().to_owned(), rules: Vec::new(), result };
+    if stage == Stage::Helo && session.helo.is_none() && access.has_rules_at(stage) {
+        return unchecked(StageResult::NeedsHelo);
+    }
+    if stage == Stage::Message && access.has_rules_at(stage) {
+        return unchecked(StageResult::NeedsMessage);
+    }
+    let rules = access.explain(stage, session).await;
+    let result = match rules.last() {
+        None => StageResult::NoRules,
+        Some(last) if last.accepts => StageResult::Accepted,
+        Some(last) if last.decides => StageResult::Decided,
+        Some(_) => StageResult::Continues,
+    };
+    StageExplanation { rules: rules.into_iter().map(explained_rule).collect(), ..unchecked(result) }
 }
 
 /// Whether a client without login may send to other domains, by `networks` and `others` of
 /// `[relay]`.
-pub(in super::super) fn explain_relaying(client: IpAddr, is_in_networks: bool, is_deferred: bool) -> String {
-    match (is_in_networks, is_deferred) {
-        (true, _) => format!("relay: a client at {client} may relay, by relay.networks\n"),
-        (false, false) => {
-            format!("relay: a client at {client} may not relay without login: 550 5.7.1 at RCPT\n")
-        }
-        (false, true) => {
-            format!("relay: a client at {client} may not relay without login: 454 4.7.1 at RCPT\n")
-        }
+pub(in super::super) fn explain_relaying(client: IpAddr, is_in_networks: bool, is_deferred: bool) -> RelayPermission {
+    let codes = if is_deferred { "454 4.7.1" } else { "550 5.7.1" };
+    RelayPermission { client: client.to_string(), refusal: (!is_in_networks).then(|| codes.to_owned()) }
+}
+
+fn explained_rule(rule: RuleExplanation) -> AccessRuleExplanation {
+    let condition = |(condition, finding): (Box<str>, ConditionFinding)| AccessConditionExplanation {
+        condition: condition.into(),
+        result: condition_result(finding),
+    };
+    AccessRuleExplanation {
+        rule: rule.rule.into(),
+        conditions: rule.conditions.into_iter().map(condition).collect(),
+        verdict: match rule.verdict {
+            RuleFinding::NoMatch => AccessVerdict::NoMatch,
+            RuleFinding::Accept => AccessVerdict::Accept,
+            RuleFinding::AcceptInList => AccessVerdict::AcceptInList,
+            RuleFinding::Hold => AccessVerdict::Hold,
+            RuleFinding::Enter(class) => AccessVerdict::EnterClass { class: class.into() },
+            RuleFinding::Reject(reply) if reply.is_permanent() => AccessVerdict::Refuse { reply: reply.to_string() },
+            RuleFinding::Reject(reply) => AccessVerdict::Defer { reply: reply.to_string() },
+        },
     }
 }
 
-fn rule_line(stage: Stage, rule: &RuleExplanation) -> String {
-    let conditions = if rule.conditions.is_empty() { "always".into() } else { rule.conditions.join("; ") };
-    let says = rule.verdict.as_deref().unwrap_or("does not match");
-    format!("{}: {:?} ({conditions}): {says}", stage.name(), rule.rule)
+fn condition_result(finding: ConditionFinding) -> ConditionResult {
+    match finding {
+        ConditionFinding::Holds => ConditionResult::Holds,
+        ConditionFinding::Listed(name) => ConditionResult::Listed { name },
+        ConditionFinding::Value { value, is_known } => ConditionResult::Value { value, is_known },
+        ConditionFinding::Fails => ConditionResult::Fails,
+        ConditionFinding::TableUnavailable(reason) => ConditionResult::TableUnavailable { reason },
+        ConditionFinding::DnsblUnavailable(reason) => ConditionResult::ListUnavailable { reason },
+        ConditionFinding::NotAsked => ConditionResult::NotAsked,
+    }
 }
 
 #[cfg(test)]
@@ -69,6 +93,22 @@ mod tests {
     use mail::{Address, EnhancedCode, Reply};
 
     use super::*;
+    use crate::explanation::{AccessExplanation, AddressExplanation, DirectoryFinding};
+    use crate::explanation_text::address_text;
+
+    /// What the command prints about a client, without what it prints about the address.
+    fn access_text(stages: Vec<StageExplanation>, relaying: Option<RelayPermission>) -> String {
+        let text = address_text(&AddressExplanation {
+            address: String::new(),
+            normalized: String::new(),
+            access: Some(AccessExplanation { stages, relaying }),
+            directory: DirectoryFinding::Mailbox,
+            forwarded_sender: None,
+            recipients: Vec::new(),
+            omitted: 0,
+        });
+        text.strip_suffix(": a local mailbox\n").unwrap().to_owned()
+    }
 
     #[test]
     fn relaying_shows_the_reply() {
@@ -77,7 +117,8 @@ mod tests {
             (false, false, "192.0.2.1 may not relay without login: 550 5.7.1 at RCPT"),
             (false, true, "192.0.2.1 may not relay without login: 454 4.7.1 at RCPT"),
         ] {
-            let line = explain_relaying("192.0.2.1".parse().unwrap(), is_in_networks, is_deferred);
+            let permission = explain_relaying("192.0.2.1".parse().unwrap(), is_in_networks, is_deferred);
+            let line = access_text(Vec::new(), Some(permission));
             assert!(line.contains(told) && line.ends_with('\n'), "{line}");
         }
     }
@@ -117,11 +158,11 @@ mod tests {
             let client = client.parse().ok();
             let session =
                 SessionInfo { client, helo, sender: Some(None), recipient: Some(&recipient), ..SessionInfo::default() };
-            runtime.block_on(explain_access(access.as_ref(), &session))
+            access_text(runtime.block_on(explain_stages(access.as_ref(), &session)), None)
         };
         let accounts = [told("10.1.2.3", None), told("192.0.2.1", Some("a.dynamic.example")), told("192.0.2.1", None)];
         insta::assert_snapshot!("access", accounts.join("---\n"));
-        let nothing = runtime.block_on(super::explain_access(None, &SessionInfo::default()));
-        assert_eq!(nothing, "access: no rules\n");
+        let nothing = runtime.block_on(explain_stages(None, &SessionInfo::default()));
+        assert_eq!(access_text(nothing, None), "access: no rules\n");
     }
 }

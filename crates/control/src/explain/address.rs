@@ -2,21 +2,24 @@
 //! by which rule, which hosts would take it, and what holds their mail now. It uses a router of its
 //! own with an empty cache, so the answer is what the DNS says now.
 
-use std::io::{self, Write};
 use std::sync::Arc;
 
 use intake::DomainMatcher;
 use lookup::Table;
 use lookup::directory::{AddressResolution, MailboxLocation, RecipientDirectory};
-use mail::{Address, HostTls, ReturnRefusal, Timestamp};
-use queue::{BlockReason, NextHopLimits, NextHopView, QueueNumber, Queues};
+use mail::{Address, HostTls, Rate, ReturnRefusal, Timestamp};
+use queue::{BlockReason, NextHopView, QueueNumber, Queues};
 use route::{Endpoint, Host, NextHopHosts, Route, RouteAnswer, Router};
-use serde::{Deserialize, Serialize};
 
-use super::super::text::{plural, short_duration};
-use super::{next_hop_load, obstacle_lines};
+use super::{next_hop_load, obstacle};
+use crate::explanation::{
+    AccessExplanation, AddressExplanation, AddressVerification, Deliverability, DestinationSource, DirectoryFinding,
+    ForwardedSender, LocalTarget, MailboxQuota, NextHopLimitsExplanation, NextHopLoad, Obstacle, QueueChoice,
+    QueueRule, RateLimit, RecipientRouteExplanation, RouteExplanation, RouteHost, TransportLimits,
+};
+use crate::explanation_text::directory_sentence;
 use dispatch::{ClassifierRules, RedirectTable, RouteChoice, RoutedRecipient, TransportMethod, Transports};
-use mailbox::quota::MailboxQuotaChecker;
+use mailbox::quota::{MailboxQuotaChecker, QuotaLimits, Usage};
 
 /// How many of the addresses that an alias resolves to are traced.
 const RECIPIENTS_MAX: usize = 20;
@@ -42,27 +45,14 @@ pub struct AddressExplainer {
 /// The result, before the queues are asked.
 pub(in super::super) struct AddressTrace {
     /// What the directory says.
-    resolution: String,
+    directory: DirectoryFinding,
     /// Set if the directory alone decides.
     verdict: Option<Deliverability>,
     pub(in super::super) recipients: Vec<RecipientRoute>,
     /// Addresses that are not traced.
     omitted: usize,
     /// What the sender becomes, if a stranger's message is forwarded.
-    forwarded_sender: Option<String>,
-}
-
-/// Whether mail for an address would be delivered, as far as this can be told without sending any.
-/// The last is the worst.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Deliverability {
-    /// It would be.
-    Deliverable,
-    /// The directory or the DNS does not answer now.
-    Unknown,
-    /// It would bounce.
-    Undeliverable,
+    forwarded_sender: Option<ForwardedSender>,
 }
 
 /// The route to one address.
@@ -71,31 +61,29 @@ pub(in super::super) struct RecipientRoute {
     address: Address,
     /// The destination's name in the queue.
     destination: String,
-    /// What says so, if it is not the domain.
-    origin: &'static str,
+    source: DestinationSource,
     queue: QueueNumber,
-    rule: String,
+    /// Without the name, which the queues know.
+    choice: QueueChoice,
     route: Result<Route, String>,
     /// The mailbox's quota, if it is local and has one.
-    quota: Option<String>,
+    quota: Option<MailboxQuota>,
 }
 
 /// Where mail for an address goes.
 struct Place {
     /// The destination's name in the queue; Err: unknown, and why.
     destination: Result<String, String>,
-    /// What says so, if it is not the domain.
-    origin: &'static str,
+    source: DestinationSource,
     /// The mailbox is on this host.
     is_here: bool,
 }
 
 /// What the queues know of a route.
 pub(in super::super) struct QueueState {
-    queue: Box<str>,
-    obstacles: Vec<BlockReason>,
-    next_hop_load: Option<String>,
-    queue_names: Vec<Box<str>>,
+    queue: String,
+    obstacles: Vec<Obstacle>,
+    next_hop_load: Option<NextHopLoad>,
 }
 
 impl AddressExplainer {
@@ -119,7 +107,7 @@ impl AddressExplainer {
             }
             _ => None,
         };
-        let DirectoryAnswer { resolution, verdict, addresses } = directory_answer(resolution);
+        let DirectoryAnswer { directory, verdict, addresses } = directory_answer(resolution);
         let router = Router::new(self.router_config.clone()).map_err(|error| error.to_string());
         let router = router.map(|router| router.with_tables(self.tables.iter().cloned()));
         let mut recipients = Vec::new();
@@ -127,21 +115,21 @@ impl AddressExplainer {
             recipients.push(self.recipient_route(address, sender, (&router, redirects)).await);
         }
         let omitted = addresses.len().saturating_sub(RECIPIENTS_MAX);
-        AddressTrace { resolution, verdict, recipients, omitted, forwarded_sender }
+        AddressTrace { directory, verdict, recipients, omitted, forwarded_sender }
     }
 
     /// What becomes of this sender in other domains. None: it stays. The code of the address is left out:
     /// with it, anybody could send notices to this sender by this host.
-    async fn forwarded_sender(&self, sender: Option<&Address>) -> Option<String> {
+    async fn forwarded_sender(&self, sender: Option<&Address>) -> Option<ForwardedSender> {
         let (is_rewritten, rewriter) = self.rewritten_senders.as_ref().zip(self.rules.sender_rewriter.as_ref())?;
         let sender = sender.filter(|sender| is_rewritten(sender.domain()))?;
         match self.directory.domain(sender.domain()).await {
             Ok(None) => Some(match rewriter.forward(sender) {
-                Some(rewritten) => format!("an SRS address in {}, if a stranger sends it", rewritten.domain()),
-                None => format!("{sender}, which is too long for SRS"),
+                Some(rewritten) => ForwardedSender::Rewritten { domain: rewritten.domain().to_owned() },
+                None => ForwardedSender::TooLong { sender: sender.to_string() },
             }),
             Ok(Some(_)) => None,
-            Err(why) => Some(format!("unknown: {why}")),
+            Err(why) => Some(ForwardedSender::Unknown { reason: why.to_string() }),
         }
     }
 
@@ -152,8 +140,8 @@ impl AddressExplainer {
         (router, redirects): (&Result<Router, String>, &RedirectTable),
     ) -> RecipientRoute {
         let domain = address.domain();
-        let Place { destination, origin, is_here } = self.place(address, sender).await;
-        let (queue, rule) = self.queue(sender, domain, is_here).await;
+        let Place { destination, source, is_here } = self.place(address, sender).await;
+        let (queue, choice) = self.queue(sender, domain, is_here).await;
         let (destination, route) = match (destination, router) {
             (Ok(destination), Ok(router)) => {
                 let route = redirects.route(router, &destination).await;
@@ -163,10 +151,11 @@ impl AddressExplainer {
             (Err(why), _) => (domain.to_owned(), Err(why)),
         };
         let quota = match &self.quotas {
-            Some(quotas) => quotas.describe(address).await,
+            Some(quotas) => mailbox_quota(quotas.limits_and_usage(address).await),
             None => None,
         };
-        RecipientRoute { address: address.clone(), destination, origin, queue, rule, route, quota }
+        let source = if destination == domain { DestinationSource::Domain } else { source };
+        RecipientRoute { address: address.clone(), destination, source, queue, choice, route, quota }
     }
 
     /// The destination by the routes of addresses and senders, the directory, and the domain.
@@ -174,7 +163,7 @@ impl AddressExplainer {
         let domain = address.domain();
         let recipient = RoutedRecipient { sender, address };
         let choice = self.rules.routes.choose(&[recipient], &self.directory).await.pop();
-        let by_route = |destination, is_here| Place { destination, origin: "by a route", is_here };
+        let by_route = |destination, is_here| Place { destination, source: DestinationSource::Route, is_here };
         match choice {
             Some(RouteChoice::Route { key, is_maildir }) => return by_route(Ok(key.destination(domain)), is_maildir),
             Some(RouteChoice::Unavailable(why)) => return by_route(Err(format!("route unknown: {why}")), false),
@@ -193,156 +182,144 @@ impl AddressExplainer {
             Some(MailboxLocation::Unavailable(why)) => Err(format!("mailbox host unknown: {why}")),
             Some(MailboxLocation::ThisHost | MailboxLocation::NextHop) | None => Ok(domain.to_owned()),
         };
-        Place { destination, origin: "from the directory", is_here }
+        Place { destination, source: DestinationSource::Directory, is_here }
     }
 
     /// The queue and the rule that chooses it, with the classifier's precedence.
-    async fn queue(&self, sender: Option<&Address>, domain: &str, is_here: bool) -> (QueueNumber, String) {
+    async fn queue(&self, sender: Option<&Address>, domain: &str, is_here: bool) -> (QueueNumber, QueueChoice) {
+        let choice =
+            |rule, client_rules, header_rules| QueueChoice { name: String::new(), rule, client_rules, header_rules };
         if is_here {
-            return (self.rules.local.1, "because the mailbox is local".into());
+            return (self.rules.local.1, choice(QueueRule::LocalMailbox, 0, 0));
         }
-        let clients = self.rules.clients.len();
-        let unless_client = |rule: String| match clients {
-            0 => rule,
-            _ => format!("{rule}; unless a client rule matches ({})", plural(clients, "rule")),
-        };
-        let (queue, rule) = match self.by_sender(sender).await {
-            Some(named) => named,
-            None => match self.rules.domains.iter().find(|(pattern, _)| pattern.matches(domain)) {
-                Some((pattern, queue)) => (*queue, unless_client(format!("by domain {pattern}"))),
-                None => (self.rules.default_queue, unless_client("because no rule matches".into())),
-            },
-        };
-        match self.rules.headers.len() {
-            0 => (queue, rule),
-            headers => (queue, format!("{rule}; unless a header rule matches ({})", plural(headers, "rule"))),
+        let (clients, headers) = (self.rules.clients.len(), self.rules.headers.len());
+        if let Some((queue, rule)) = self.by_sender(sender).await {
+            return (queue, choice(rule, 0, headers));
         }
+        let (queue, rule) = match self.rules.domains.iter().find(|(pattern, _)| pattern.matches(domain)) {
+            Some((pattern, queue)) => (*queue, QueueRule::Domain { pattern: pattern.to_string() }),
+            None => (self.rules.default_queue, QueueRule::Default),
+        };
+        (queue, choice(rule, clients, headers))
     }
 
-    async fn by_sender(&self, sender: Option<&Address>) -> Option<(QueueNumber, String)> {
+    async fn by_sender(&self, sender: Option<&Address>) -> Option<(QueueNumber, QueueRule)> {
         let sender = sender?;
         if let Some((rule, queue)) = self.rules.by_sender(sender) {
-            return Some((*queue, format!("by sender {rule}")));
+            return Some((*queue, QueueRule::Sender { pattern: rule.to_string() }));
         }
         let (table, queue) = self.rules.by_sender_tables(&[sender]).await.pop()??;
-        Some((*queue, format!("by sender table '{}'", table.name())))
+        Some((*queue, QueueRule::SenderTable { table: table.name().to_owned() }))
     }
 
-    /// Writes everything; `normalized` is the normalized form of `address`.
-    pub(in super::super) fn write(
+    /// The whole explanation; `normalized` is the normalized form of `address`.
+    pub(in super::super) fn explanation(
         &self,
-        [address, meant]: [&Address; 2],
-        trace: &AddressTrace,
-        queue_states: &[QueueState],
-        now: Timestamp,
-        out: &mut impl Write,
-    ) -> io::Result<()> {
-        if address != meant {
-            writeln!(out, "{address}: the postmaster of this host, {meant}")?;
+        [address, normalized]: [&Address; 2],
+        access: Option<AccessExplanation>,
+        trace: AddressTrace,
+        queue_states: Vec<QueueState>,
+    ) -> AddressExplanation {
+        let recipients = trace.recipients.iter().zip(queue_states);
+        AddressExplanation {
+            address: address.to_string(),
+            normalized: normalized.to_string(),
+            access,
+            directory: trace.directory,
+            forwarded_sender: trace.forwarded_sender,
+            recipients: recipients.map(|(recipient, queue_state)| self.recipient(recipient, queue_state)).collect(),
+            omitted: trace.omitted,
         }
-        writeln!(out, "{meant}: {}", trace.resolution)?;
-        if let Some(sender) = &trace.forwarded_sender {
-            writeln!(out, "  sender in other domains: {sender}")?;
-        }
-        for (recipient, queue_state) in trace.recipients.iter().zip(queue_states) {
-            writeln!(out, "{}", recipient.address)?;
-            writeln!(out, "  queue: {}, {}", queue_state.queue, recipient.rule)?;
-            if recipient.destination != recipient.address.domain() {
-                writeln!(out, "  destination: {}, {}", recipient.destination, recipient.origin)?;
-            }
-            match &recipient.route {
-                Ok(route) => self.write_route(route, out)?,
-                Err(why) => writeln!(out, "  route: unknown: {why}")?,
-            }
-            if let Some(quota) = &recipient.quota {
-                writeln!(out, "  quota: {quota}")?;
-            }
-            if let Some(busy) = &queue_state.next_hop_load {
-                writeln!(out, "  next hop now: {busy}")?;
-            }
-            if recipient.next_hop().is_none() && queue_state.obstacles.is_empty() {
-                continue;
-            }
-            let name = |number: QueueNumber| &*queue_state.queue_names[usize::from(number.0)];
-            obstacle_lines(&queue_state.obstacles, now, name).iter().try_for_each(|line| writeln!(out, "  {line}"))?;
-        }
-        if trace.omitted > 0 {
-            writeln!(out, "and {} more addresses", trace.omitted)?;
-        }
-        Ok(())
     }
 
-    fn write_route(&self, route: &Route, out: &mut impl Write) -> io::Result<()> {
+    fn recipient(&self, recipient: &RecipientRoute, queue_state: QueueState) -> RecipientRouteExplanation {
+        let (transport, hosts) = match recipient.route.as_ref().map(|route| &route.answer) {
+            Ok(RouteAnswer::Local { transport }) => (Some(transport), None),
+            Ok(RouteAnswer::Hosts(hosts)) => (Some(&hosts.transport), Some(hosts)),
+            Ok(RouteAnswer::Defer(_) | RouteAnswer::Fail(_)) | Err(_) => (None, None),
+        };
+        RecipientRouteExplanation {
+            address: recipient.address.to_string(),
+            queue: QueueChoice { name: queue_state.queue, ..recipient.choice.clone() },
+            destination: recipient.destination.clone(),
+            destination_source: recipient.source,
+            route: self.route(&recipient.route),
+            limits: transport.and_then(|transport| self.transport_limits(transport)),
+            next_hop_limits: hosts.and_then(|hosts| self.next_hop_limits(hosts)),
+            quota: recipient.quota.clone(),
+            next_hop_load: queue_state.next_hop_load,
+            obstacles: queue_state.obstacles,
+        }
+    }
+
+    fn route(&self, route: &Result<Route, String>) -> RouteExplanation {
+        let route = match route {
+            Ok(route) => route,
+            Err(why) => return RouteExplanation::Unknown { reason: why.clone() },
+        };
         match &route.answer {
             RouteAnswer::Local { transport } => {
-                writeln!(out, "  route: {}", self.local_target(transport))?;
-                self.write_limits(transport, None, out)
+                RouteExplanation::Local { transport: transport.to_string(), target: self.local_target(transport) }
             }
-            RouteAnswer::Hosts(hosts) => {
-                let good_for = short_duration(route.valid_for);
-                writeln!(out, "  route: to {}, transport {}; valid for {good_for}", hosts.next_hop, hosts.transport)?;
-                for (place, tier) in (1..).zip(&hosts.tiers) {
-                    tier.iter().try_for_each(|host| writeln!(out, "    {place}. {}", host_line(host)))?;
-                }
-                hosts.tls_notes.iter().try_for_each(|note| writeln!(out, "  tls: {note}"))?;
-                self.write_limits(&hosts.transport, Some(hosts), out)
-            }
-            RouteAnswer::Defer(reply) => writeln!(out, "  route: unknown now, mail waits: {reply}"),
-            RouteAnswer::Fail(reply) => writeln!(out, "  route: none, mail fails: {reply}"),
+            RouteAnswer::Hosts(hosts) => RouteExplanation::Hosts {
+                next_hop: hosts.next_hop.to_string(),
+                transport: hosts.transport.to_string(),
+                valid_for_seconds: route.valid_for.as_secs(),
+                hosts: (1..)
+                    .zip(&hosts.tiers)
+                    .flat_map(|(rank, tier)| tier.iter().map(move |host| route_host(rank, host)))
+                    .collect(),
+                tls_notes: hosts.tls_notes.iter().map(ToString::to_string).collect(),
+            },
+            RouteAnswer::Defer(reply) => RouteExplanation::Deferred { reply: reply.to_string() },
+            RouteAnswer::Fail(reply) => RouteExplanation::Failed { reply: reply.to_string() },
         }
     }
 
     /// What a transport that needs no host does.
-    fn local_target(&self, transport: &str) -> String {
-        let target = match self.transports.by_name.get(transport).map(|config| &config.method) {
-            Some(TransportMethod::Program(_)) => "a program",
-            Some(TransportMethod::Discard) => "none, mail is discarded",
-            Some(TransportMethod::Maildir | TransportMethod::Remote(_)) | None => "local mailbox",
-        };
-        format!("{target}, transport {transport}")
+    fn local_target(&self, transport: &str) -> LocalTarget {
+        match self.transports.by_name.get(transport).map(|config| &config.method) {
+            Some(TransportMethod::Program(_)) => LocalTarget::Program,
+            Some(TransportMethod::Discard) => LocalTarget::Discard,
+            Some(TransportMethod::Maildir | TransportMethod::Remote(_)) | None => LocalTarget::Mailbox,
+        }
     }
 
-    fn write_limits(&self, transport: &str, hosts: Option<&NextHopHosts>, out: &mut impl Write) -> io::Result<()> {
-        if let Some(transport_config) = self.transports.by_name.get(transport) {
-            writeln!(out, "  limits: {}", limits_text(&transport_config.limits))?;
-        }
-        let peer_override = hosts.and_then(|hosts| self.transports.override_for(hosts));
-        let Some(peer_override) = peer_override else { return Ok(()) };
-        let told = [
-            peer_override.connections.map(|most| plural(most, "connection")),
-            peer_override.rate.map(|rate| format!("{} every {:?}", plural(rate.count as usize, "message"), rate.per)),
-            peer_override.messages_per_connection.map(|most| plural(most as usize, "message") + " a connection"),
-            peer_override.recipients_per_message.map(|most| plural(most, "recipient") + " a message"),
-        ];
-        writeln!(out, "  limits for this next hop: {}", told.into_iter().flatten().collect::<Vec<_>>().join(", "))
+    fn transport_limits(&self, transport: &str) -> Option<TransportLimits> {
+        let limits = &self.transports.by_name.get(transport)?.limits;
+        Some(TransportLimits {
+            attempts: limits.concurrency.max,
+            recipients_per_attempt: limits.recipients_per_attempt_max,
+            rate: limits.rate.map(rate_limit),
+        })
     }
-}
 
-impl Deliverability {
-    /// The word in the output.
-    pub fn word(self) -> &'static str {
-        match self {
-            Deliverability::Deliverable => "deliverable",
-            Deliverability::Unknown => "unknown now",
-            Deliverability::Undeliverable => "undeliverable",
-        }
+    fn next_hop_limits(&self, hosts: &NextHopHosts) -> Option<NextHopLimitsExplanation> {
+        let limits = self.transports.override_for(hosts)?;
+        Some(NextHopLimitsExplanation {
+            connections: limits.connections,
+            rate: limits.rate.map(rate_limit),
+            messages_per_connection: limits.messages_per_connection,
+            recipients_per_message: limits.recipients_per_message,
+        })
     }
 }
 
 impl AddressTrace {
-    /// The verdict and the reason: the first of the worst of all addresses.
-    pub(in super::super) fn deliverability(&self) -> (Deliverability, String) {
+    /// The first of the worst of all addresses.
+    pub(in super::super) fn verification(&self) -> AddressVerification {
+        let by_directory = |verdict| AddressVerification { verdict, why: directory_sentence(&self.directory) };
         if let Some(verdict) = self.verdict {
-            return (verdict, self.resolution.clone());
+            return by_directory(verdict);
         }
-        let verdicts = self.recipients.iter().map(RecipientRoute::deliverability);
-        let worst = verdicts.reduce(|worst, other| if other.0 > worst.0 { other } else { worst });
-        worst.unwrap_or((Deliverability::Undeliverable, self.resolution.clone()))
+        let all = self.recipients.iter().map(RecipientRoute::verification);
+        let worst = all.reduce(|worst, other| if other.verdict > worst.verdict { other } else { worst });
+        worst.unwrap_or_else(|| by_directory(Deliverability::Undeliverable))
     }
 }
 
 impl RecipientRoute {
-    fn deliverability(&self) -> (Deliverability, String) {
+    fn verification(&self) -> AddressVerification {
         let (verdict, why) = match &self.route {
             Err(why) => (Deliverability::Unknown, why.clone()),
             Ok(route) => match &route.answer {
@@ -356,28 +333,26 @@ impl RecipientRoute {
                 RouteAnswer::Fail(reply) => (Deliverability::Undeliverable, reply.to_string()),
             },
         };
-        (verdict, format!("{}: {why}", self.address))
+        AddressVerification { verdict, why: format!("{}: {why}", self.address) }
     }
 
     /// The state in the queues. This creates the destination if needed; it is dropped again if no
     /// recipient waits there.
     pub(in super::super) fn queue_state<R: Clone>(&self, queues: &mut Queues<R>, now: Timestamp) -> QueueState {
         let destination = queues.intern_destination(self.queue, &self.destination);
-        let mut obstacles = queues.block_reasons(now, destination);
+        let mut reasons = queues.block_reasons(now, destination);
         let next_hop = self.next_hop();
         let view = queues.next_hop_views().find(|hop| Some(hop.name) == next_hop);
-        if let Some(at) = obstacles.iter().position(|obstacle| *obstacle == BlockReason::NoRoute) {
+        if let Some(at) = reasons.iter().position(|reason| *reason == BlockReason::NoRoute) {
             // The route was not requested because no mail waits; what holds the next hop would hold
             // this mail too.
-            obstacles.splice(at..=at, view.iter().flat_map(|hop| next_hop_obstacles(hop, now)));
+            reasons.splice(at..=at, view.iter().flat_map(|hop| next_hop_obstacles(hop, now)));
         }
-        let names: Vec<_> = queues.config().queues.iter().map(|queue| queue.name.clone()).collect();
-        let busy = view.as_ref().map(next_hop_load);
+        let name = |number: QueueNumber| &*queues.config().queues[usize::from(number.0)].name;
         QueueState {
-            queue: names[usize::from(self.queue.0)].clone(),
-            obstacles,
-            next_hop_load: busy,
-            queue_names: names,
+            queue: name(self.queue).to_owned(),
+            obstacles: reasons.iter().map(|reason| obstacle(reason, now, name)).collect(),
+            next_hop_load: view.as_ref().map(next_hop_load),
         }
     }
 
@@ -403,71 +378,74 @@ fn next_hop_obstacles(hop: &NextHopView<'_>, now: Timestamp) -> Vec<BlockReason>
 
 /// What the directory says, and the final recipients.
 struct DirectoryAnswer {
-    resolution: String,
+    directory: DirectoryFinding,
     /// Set if no route is needed.
     verdict: Option<Deliverability>,
     addresses: Vec<Address>,
 }
 
 fn directory_answer(resolution: AddressResolution) -> DirectoryAnswer {
-    let over =
-        |verdict, resolution: String| DirectoryAnswer { resolution, verdict: Some(verdict), addresses: Vec::new() };
-    let never = |resolution: &str| over(Deliverability::Undeliverable, resolution.into());
+    let over = |verdict, directory| DirectoryAnswer { directory, verdict: Some(verdict), addresses: Vec::new() };
+    let never = |directory| over(Deliverability::Undeliverable, directory);
     match resolution {
-        AddressResolution::Unknown => never("unknown user in one of our domains"),
-        AddressResolution::TooDeep => never("too many alias steps, possibly an alias loop"),
-        AddressResolution::TooMany => never("it expands to too many addresses"),
-        AddressResolution::Unavailable(why) => over(Deliverability::Unknown, format!("cannot be looked up now: {why}")),
+        AddressResolution::Unknown => never(DirectoryFinding::UnknownUser),
+        AddressResolution::TooDeep => never(DirectoryFinding::TooManySteps),
+        AddressResolution::TooMany => never(DirectoryFinding::TooManyAddresses),
+        AddressResolution::Unavailable(why) => {
+            over(Deliverability::Unknown, DirectoryFinding::Unavailable { reason: why.to_string() })
+        }
+        AddressResolution::NotReturned(ReturnRefusal::Forged) => never(DirectoryFinding::ForgedReturnPath),
+        AddressResolution::NotReturned(ReturnRefusal::Expired) => never(DirectoryFinding::ExpiredReturnPath),
         AddressResolution::Remote(address) => {
-            let resolution = "remote: not one of our domains".into();
-            DirectoryAnswer { resolution, verdict: None, addresses: vec![address] }
+            DirectoryAnswer { directory: DirectoryFinding::Remote, verdict: None, addresses: vec![address] }
         }
-        AddressResolution::NotReturned(ReturnRefusal::Forged) => never("not an SRS address of this host"),
-        AddressResolution::NotReturned(ReturnRefusal::Expired) => never("an SRS address that has expired"),
-        AddressResolution::Returned(found) => {
-            let resolution = "the sender of forwarded mail (SRS), only for bounces".into();
-            DirectoryAnswer { resolution, verdict: None, addresses: found.into_iter().map(|one| one.address).collect() }
-        }
+        AddressResolution::Returned(found) => DirectoryAnswer {
+            directory: DirectoryFinding::ReturnPath,
+            verdict: None,
+            addresses: found.into_iter().map(|one| one.address).collect(),
+        },
         AddressResolution::Local(finals) => {
-            let addresses: Vec<_> = finals.iter().map(|found| found.address.clone()).collect();
             let is_alias = finals.iter().any(|found| found.original.is_some());
-            let resolution = match is_alias {
-                false => "a local mailbox".into(),
-                true => {
-                    format!(
-                        "local; expands to {}",
-                        addresses.iter().map(Address::as_str).collect::<Vec<_>>().join(", ")
-                    )
-                }
+            let addresses: Vec<_> = finals.into_iter().map(|found| found.address).collect();
+            let directory = match is_alias {
+                false => DirectoryFinding::Mailbox,
+                true => DirectoryFinding::Alias { addresses: addresses.iter().map(ToString::to_string).collect() },
             };
-            DirectoryAnswer { resolution, verdict: None, addresses }
+            DirectoryAnswer { directory, verdict: None, addresses }
         }
     }
 }
 
-fn host_line(host: &Host) -> String {
+fn mailbox_quota(found: Result<Option<(QuotaLimits, Usage)>, String>) -> Option<MailboxQuota> {
+    match found {
+        Ok(found) => found.map(|(limits, usage)| MailboxQuota::Known {
+            bytes_max: limits.bytes,
+            messages_max: limits.messages,
+            bytes: usage.bytes,
+            messages: usage.messages,
+        }),
+        Err(reason) => Some(MailboxQuota::Unknown { reason }),
+    }
+}
+
+fn route_host(rank: usize, host: &Host) -> RouteHost {
     let endpoint = |endpoint: &Endpoint| match endpoint {
         Endpoint::Tcp(address) => address.to_string(),
         Endpoint::Unix(path) => format!("unix:{}", path.display()),
     };
-    let endpoints = host.endpoints.iter().map(endpoint).collect::<Vec<_>>().join(", ");
-    match &host.tls {
-        HostTls::Transport => format!("{}: {endpoints}", host.name),
-        tls => format!("{}: {endpoints}; TLS: {tls}", host.name),
+    RouteHost {
+        rank,
+        name: host.name.to_string(),
+        endpoints: host.endpoints.iter().map(endpoint).collect(),
+        tls: match &host.tls {
+            HostTls::Transport => None,
+            tls => Some(tls.to_string()),
+        },
     }
 }
 
-fn limits_text(limits: &NextHopLimits) -> String {
-    let most = plural(limits.concurrency.max, "attempt");
-    let recipients = limits
-        .recipients_per_attempt_max
-        .map(|most| format!(", {} each", plural(most, "recipient")))
-        .unwrap_or_default();
-    let rate = match limits.rate {
-        Some(rate) => format!("{} every {:?}", plural(rate.count as usize, "message"), rate.per),
-        None => "no rate".into(),
-    };
-    format!("at most {most} concurrently{recipients}; {rate}")
+fn rate_limit(rate: Rate) -> RateLimit {
+    RateLimit { messages: rate.count, per_seconds: rate.per.as_secs() }
 }
 
 #[cfg(test)]
@@ -480,12 +458,13 @@ mod tests {
     use dns::{QueryConfig, ResolverConfig};
     use lookup::directory::{AliasLimits, LocalDomain};
     use mail::{EnhancedCode, Rate, Reply, SenderRewriter};
-    use queue::{ConcurrencyPolicy, ContactResult};
+    use queue::{ConcurrencyPolicy, ContactResult, NextHopLimits};
     use route::{DomainRoute, RouteRule};
 
     use super::super::super::sample::{self, NOW};
     use super::super::super::wait::unless_stopping;
     use super::*;
+    use crate::explanation_text::{address_text, queue_rule};
 
     /// One domain of ours, a queue for lists, and a route to a next hop with limits of its own.
     fn explainer(resolver: ResolverConfig) -> AddressExplainer {
@@ -580,9 +559,10 @@ mod tests {
         let trace = traced(&guide, &address, sender.as_ref(), &AtomicBool::new(false)).unwrap();
         let queue_states: Vec<_> =
             trace.recipients.iter().map(|recipient| recipient.queue_state(queues, NOW)).collect();
-        let mut out = Vec::new();
-        guide.write([&address; 2], &trace, &queue_states, NOW, &mut out).unwrap();
-        String::from_utf8(out).unwrap()
+        let explanation = guide.explanation([&address; 2], None, trace, queue_states);
+        let written = serde_json::to_string(&explanation).unwrap();
+        assert_eq!(serde_json::from_str::<AddressExplanation>(&written).unwrap(), explanation);
+        address_text(&explanation)
     }
 
     /// Queues with the names and the order of the configuration.
@@ -625,7 +605,7 @@ mod tests {
         };
         let sender = "bob@a.example".parse().unwrap();
         let told = unless_stopping(&AtomicBool::new(false), guide.forwarded_sender(Some(&sender))).unwrap().unwrap();
-        assert_eq!(told.as_deref(), Some("an SRS address in srs.example, if a stranger sends it"));
+        assert_eq!(told, Some(ForwardedSender::Rewritten { domain: "srs.example".to_owned() }));
     }
 
     /// The name server exists but does not answer.
@@ -645,7 +625,8 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let name = |sender: Option<&str>, domain, is_here| {
             let sender: Option<Address> = sender.map(|sender| sender.parse().unwrap());
-            runtime.block_on(guide.queue(sender.as_ref(), domain, is_here))
+            let (queue, choice) = runtime.block_on(guide.queue(sender.as_ref(), domain, is_here));
+            (queue, queue_rule(&choice))
         };
         let expected = [
             (Some("a@lists.example"), "here.example", true, 0, "because the mailbox is local"),
@@ -677,9 +658,9 @@ mod tests {
         let recipient = RecipientRoute {
             address: "joe@new.example".parse().unwrap(),
             destination: "new.example".into(),
-            origin: "from the directory",
+            source: DestinationSource::Domain,
             queue: QueueNumber(0),
-            rule: String::new(),
+            choice: QueueChoice { name: String::new(), rule: QueueRule::Default, client_rules: 0, header_rules: 0 },
             route: Ok(Route {
                 answer: RouteAnswer::Hosts(hosts),
                 valid_for: Duration::ZERO,
@@ -689,11 +670,8 @@ mod tests {
             quota: None,
         };
         let queue_state = recipient.queue_state(&mut sample.queues, NOW);
-        assert!(!queue_state.obstacles.contains(&BlockReason::NoRoute));
-        assert_eq!(
-            queue_state.next_hop_load.as_deref(),
-            Some("0 attempts in progress, limit 1 now, 1 failure since it last answered")
-        );
+        assert!(!queue_state.obstacles.contains(&Obstacle::NoRoute));
+        assert_eq!(queue_state.next_hop_load, Some(NextHopLoad { attempts: 0, attempts_max: 1, failures: 1 }));
         let view = sample.queues.next_hop_views().find(|hop| hop.name == "smtp:mx.here!d.example").unwrap();
         let dead = NextHopView { probe_at: Some(NOW + sample::HOUR), ..view };
         let probe_at = NOW + sample::HOUR;

@@ -2,15 +2,14 @@
 //! holds the destinations of waiting recipients.
 
 use std::collections::BTreeMap;
-use std::io::{self, Write};
 
-use mail::{QueueId, Timestamp};
+use mail::{QueueId, Recipient, Timestamp};
 use queue::{BlockReason, QueueNumber, Queues, RecipientProgress, RecipientView};
 use spool::{RecipientState, SpooledMessage};
 
 use super::super::selection::DestinationName;
-use super::super::text::{plural, short_duration};
-use super::{obstacle_lines, obstacle_text, time_text};
+use super::{due_time, obstacle};
+use crate::explanation::{DestinationExplanation, ExplainedState, MessageExplanation, RecipientExplanation};
 
 /// Recipients listed one by one.
 const RECIPIENTS_MAX: usize = 1000;
@@ -51,98 +50,77 @@ impl MessageState {
         }
     }
 
-    /// The obstacles of each destination as sentences, and its next hop if known.
-    pub(in super::super) fn destinations(
-        &self,
-        now: Timestamp,
-    ) -> impl Iterator<Item = (&DestinationName, Option<&str>, Vec<String>)> {
+    /// The destinations of the recipients that are queued.
+    pub(in super::super) fn destinations(&self, now: Timestamp) -> Vec<DestinationExplanation> {
         let name = |number: QueueNumber| &*self.queue_names[usize::from(number.0)];
-        self.obstacles.iter().map(move |(destination_name, obstacles)| {
-            let sentences = obstacles.iter().map(|obstacle| obstacle_text(obstacle, now, name)).collect();
-            (destination_name, self.next_hops.get(destination_name).map(|hop| &**hop), sentences)
-        })
+        let destination = |(place, reasons): (&DestinationName, &Vec<BlockReason>)| {
+            let here = |entry: &&RecipientView| self.destinations_by_id.get(&entry.destination) == Some(place);
+            DestinationExplanation {
+                destination: place.name.to_string(),
+                queue: place.queue.to_string(),
+                next_hop: self.next_hops.get(place).map(ToString::to_string),
+                recipients: self.entries.values().filter(here).count(),
+                obstacles: reasons.iter().map(|reason| obstacle(reason, now, name)).collect(),
+            }
+        };
+        self.obstacles.iter().map(destination).collect()
     }
 
-    /// Writes the state, with what the spool knows.
-    pub(in super::super) fn write(
+    /// The state, with what the spool knows.
+    pub(in super::super) fn explanation(&self, stored: &SpooledMessage, now: Timestamp) -> MessageExplanation {
+        let envelope = &stored.envelope;
+        let recipient = |(ordinal, recipient): (u32, &Recipient)| RecipientExplanation {
+            is_forwarded: recipient.is_forwarded,
+            ..self.recipient(recipient.address.to_string(), ordinal, stored, now)
+        };
+        MessageExplanation {
+            id: self.id.to_string(),
+            sender: envelope.sender.as_ref().map(ToString::to_string).unwrap_or_default(),
+            size: stored.body.len(),
+            accepted: envelope.accepted_at.to_rfc3339(),
+            age_seconds: now.since(envelope.accepted_at).as_secs(),
+            recipient_count: envelope.recipients.len(),
+            recipients: (0..).zip(&envelope.recipients).take(RECIPIENTS_MAX).map(recipient).collect(),
+            destinations: self.destinations(now),
+        }
+    }
+
+    fn recipient(
         &self,
+        address: String,
+        ordinal: u32,
         stored: &SpooledMessage,
         now: Timestamp,
-        out: &mut impl Write,
-    ) -> io::Result<()> {
-        let envelope = &stored.envelope;
-        let sender = envelope.sender.as_ref().map_or("", |sender| sender.as_str());
-        let age = short_duration(now.since(envelope.accepted_at));
-        let recipients = plural(envelope.recipients.len(), "recipient");
-        writeln!(out, "{} from <{sender}> to {recipients}", self.id)?;
-        writeln!(out, "  {} bytes, accepted {} ({age} ago)", stored.body.len(), envelope.accepted_at.to_rfc3339())?;
-        let all = (0..).zip(&envelope.recipients);
-        for (ordinal, recipient) in all.clone().take(RECIPIENTS_MAX) {
-            let forwarded = if recipient.is_forwarded { "; forwarded, with a rewritten sender" } else { "" };
-            writeln!(out, "  <{}>: {}{forwarded}", recipient.address, self.state(ordinal, stored, now))?;
-        }
-        let more = envelope.recipients.len().saturating_sub(RECIPIENTS_MAX);
-        if more > 0 {
-            writeln!(out, "  and {} more", plural(more, "recipient"))?;
-        }
-        self.obstacles
-            .iter()
-            .try_for_each(|(destination_name, obstacles)| self.write_destination(destination_name, obstacles, now, out))
+    ) -> RecipientExplanation {
+        let stored_state = stored_state(stored.states.get(ordinal as usize));
+        let finished = RecipientExplanation {
+            recipient: address,
+            state: stored_state,
+            due: None,
+            attempts: None,
+            error: None,
+            is_forwarded: false,
+        };
+        let Some(entry) = self.entries.get(&ordinal) else { return finished };
+        let (state, due) = match entry.progress {
+            RecipientProgress::Ready => (ExplainedState::Ready, None),
+            RecipientProgress::InFlight => (ExplainedState::InFlight, None),
+            RecipientProgress::Held => (ExplainedState::Held, None),
+            RecipientProgress::Waiting(until) => (ExplainedState::Waiting, Some(due_time(until, now))),
+        };
+        let error = entry.error.as_deref().map(Into::into);
+        RecipientExplanation { state, due, attempts: Some(entry.attempts), error, ..finished }
     }
-
-    fn write_destination(
-        &self,
-        destination_name: &DestinationName,
-        obstacles: &[BlockReason],
-        now: Timestamp,
-        out: &mut impl Write,
-    ) -> io::Result<()> {
-        let here = |entry: &&RecipientView| self.destinations_by_id.get(&entry.destination) == Some(destination_name);
-        let waiting = self.entries.values().filter(here).count();
-        let hop = self.next_hops.get(destination_name).map(|hop| format!(", next hop {hop}")).unwrap_or_default();
-        writeln!(
-            out,
-            "destination {}, queue {}{hop}: {}",
-            destination_name.name,
-            destination_name.queue,
-            plural(waiting, "recipient")
-        )?;
-        let name = |number: QueueNumber| &*self.queue_names[usize::from(number.0)];
-        obstacle_lines(obstacles, now, name).iter().try_for_each(|line| writeln!(out, "  {line}"))
-    }
-
-    fn state(&self, ordinal: u32, stored: &SpooledMessage, now: Timestamp) -> String {
-        match self.entries.get(&ordinal) {
-            Some(entry) => queued_state(entry, now),
-            None => stored_state(stored.states.get(ordinal as usize)).into(),
-        }
-    }
-}
-
-/// What a recipient waits for.
-fn queued_state(entry: &RecipientView, now: Timestamp) -> String {
-    let state = match entry.progress {
-        RecipientProgress::Ready => "ready, waiting for its turn".into(),
-        RecipientProgress::InFlight => "in flight".into(),
-        RecipientProgress::Held => "held by the operator".into(),
-        RecipientProgress::Waiting(until) if entry.attempts == 0 => {
-            format!("waiting for its first attempt {}", time_text(until, now))
-        }
-        RecipientProgress::Waiting(until) => format!("waiting for its next attempt {}", time_text(until, now)),
-    };
-    let attempts = plural(usize::from(entry.attempts), "attempt");
-    let error = entry.error.as_ref().map(|error| format!("; last error: {error}")).unwrap_or_default();
-    format!("{state}; {attempts} so far{error}")
 }
 
 /// The state of a recipient that is in no queue.
-fn stored_state(state: Option<&RecipientState>) -> &'static str {
+fn stored_state(state: Option<&RecipientState>) -> ExplainedState {
     match state {
-        Some(RecipientState::Delivered) => "delivered",
-        Some(RecipientState::Failed) => "failed, or removed by the operator",
-        Some(RecipientState::SetAside) => "set aside: the message is damaged",
-        Some(RecipientState::Withdrawn) => "withdrawn: the client was told that it was not accepted",
-        Some(RecipientState::Waiting { .. } | RecipientState::Held { .. }) | None => "entering or leaving the queue",
+        Some(RecipientState::Delivered) => ExplainedState::Delivered,
+        Some(RecipientState::Failed) => ExplainedState::Failed,
+        Some(RecipientState::SetAside) => ExplainedState::SetAside,
+        Some(RecipientState::Withdrawn) => ExplainedState::Withdrawn,
+        Some(RecipientState::Waiting { .. } | RecipientState::Held { .. }) | None => ExplainedState::Moving,
     }
 }
 
@@ -154,6 +132,7 @@ mod tests {
 
     use super::super::super::sample::{self, NOW};
     use super::*;
+    use crate::explanation_text::message_text;
 
     /// Of the first message, one recipient is held and two wait; a fourth is delivered.
     #[test]
@@ -166,9 +145,10 @@ mod tests {
         let states = vec![RecipientState::Held { attempts: 0 }, waiting, waiting, RecipientState::Delivered];
         let bytes: Arc<dyn mail::ByteSource> = Arc::new(b"Subject: x\r\n\r\n".to_vec());
         let body = Body::new(bytes, 0, 14, 0, BodyFlags::default());
-        let mut told = Vec::new();
-        let account = MessageState::of(&sample.queues, id, NOW);
-        account.write(&SpooledMessage { envelope, states, body, prefix_len: 0 }, NOW, &mut told).unwrap();
-        insta::assert_snapshot!("message", String::from_utf8(told).unwrap());
+        let stored = SpooledMessage { envelope, states, body, prefix_len: 0 };
+        let explanation = MessageState::of(&sample.queues, id, NOW).explanation(&stored, NOW);
+        insta::assert_snapshot!("message", message_text(&explanation));
+        let written = serde_json::to_string(&explanation).unwrap();
+        assert_eq!(serde_json::from_str::<MessageExplanation>(&written).unwrap(), explanation);
     }
 }

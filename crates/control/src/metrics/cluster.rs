@@ -2,32 +2,32 @@
 
 use std::time::Duration;
 
-use super::text::MetricsText;
+use super::families::{MetricFamilies, MetricKind};
 use crate::ClusterFigures;
 
-pub(super) fn write_cluster(figures: &ClusterFigures, out: &mut MetricsText) {
+pub(super) fn write_cluster(figures: &ClusterFigures, out: &mut MetricFamilies) {
     out.gauge("mailrace_cluster_connected", "Whether a NATS server is connected", u64::from(figures.connected));
     let help = "How often the connection to the NATS servers broke";
     out.counter("mailrace_cluster_disconnections_total", help, figures.disconnections);
-    out.family("mailrace_cluster_traffic_bytes_total", "Bytes to and from the NATS servers", "counter");
+    out.family("mailrace_cluster_traffic_bytes_total", "Bytes to and from the NATS servers", MetricKind::Counter);
     figures.traffic.iter().for_each(|(direction, bytes)| out.sample(&[("direction", direction)], bytes));
     let help = "How long the NATS servers took to store the last entry of this node";
     write_seconds("mailrace_cluster_round_trip_seconds", help, figures.round_trip, out);
     out.gauge("mailrace_cluster_nodes", "Nodes that are alive", figures.nodes);
     write_lanes(figures, out);
     out.gauge("mailrace_cluster_waiting_bytes", "Bytes that wait for their second copy", figures.waiting_bytes);
-    out.family("mailrace_cluster_batches_total", "Batches by whether they got their second copy", "counter");
+    out.family("mailrace_cluster_batches_total", "Batches by whether they got their second copy", MetricKind::Counter);
     figures.batches.iter().for_each(|(result, count)| out.sample(&[("result", result)], count));
     let help = "Records that the NATS servers refused or did not answer for; most of them are sent again";
     out.counter("mailrace_cluster_publishes_failed_total", help, figures.publishes_failed);
     let help = "Departures to next hops with a rate, by whether all nodes share them or each has its part";
-    out.family("mailrace_cluster_departures_total", help, "counter");
+    out.family("mailrace_cluster_departures_total", help, MetricKind::Counter);
     figures.departures.iter().for_each(|(source, count)| out.sample(&[("source", source)], count));
 }
 
-fn write_lanes(figures: &ClusterFigures, out: &mut MetricsText) {
+fn write_lanes(figures: &ClusterFigures, out: &mut MetricFamilies) {
     let help = "Lanes: own ones, those that were taken over, and those of other nodes";
-    out.family("mailrace_cluster_lanes", help, "gauge");
+    out.family("mailrace_cluster_lanes", help, MetricKind::Gauge);
     figures.lanes.iter().for_each(|(role, count)| out.sample(&[("role", role)], count));
     let help = "Lanes of this node whose mail may not be delivered before the lease is renewed";
     out.gauge("mailrace_cluster_lanes_without_lease", help, figures.lanes_without_lease);
@@ -41,7 +41,7 @@ fn write_lanes(figures: &ClusterFigures, out: &mut MetricsText) {
 }
 
 /// A gauge that has no sample while there is no value.
-fn write_seconds(name: &'static str, help: &str, value: Option<Duration>, out: &mut MetricsText) {
-    out.family(name, help, "gauge");
+fn write_seconds(name: &'static str, help: &str, value: Option<Duration>, out: &mut MetricFamilies) {
+    out.family(name, help, MetricKind::Gauge);
     value.iter().for_each(|value| out.sample(&[], value.as_secs_f64()));
 }

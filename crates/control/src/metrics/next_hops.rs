@@ -3,7 +3,7 @@
 
 use queue::{ConcurrencyReason, Queues};
 
-use super::text::MetricsText;
+use super::families::{MetricFamilies, MetricKind};
 
 /// A next hop. Its name may come from the DNS or from a recipient's address.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,12 +36,12 @@ pub(super) fn largest<R: Clone>(queues: &Queues<R>, next_hops_max: usize) -> Vec
     queues.largest_next_hops(next_hops_max).into_iter().map(sample).collect()
 }
 
-pub(super) fn write_largest(next_hops: &[NextHopSample], out: &mut MetricsText) {
+pub(super) fn write_largest(next_hops: &[NextHopSample], out: &mut MetricFamilies) {
     if next_hops.is_empty() {
         return;
     }
     let mut family = |name, help, value: fn(&NextHopSample) -> usize| {
-        out.family(name, help, "gauge");
+        out.family(name, help, MetricKind::Gauge);
         next_hops.iter().for_each(|hop| out.sample(&[("next_hop", &hop.name)], value(hop)));
     };
     let help = "Recipients queued or in flight, of the next hops with the most";
@@ -53,7 +53,7 @@ pub(super) fn write_largest(next_hops: &[NextHopSample], out: &mut MetricsText) 
     family("mailrace_next_hop_error_code", help, |hop| usize::from(hop.error_code));
     let help = "Whether each of them is dead (cannot be reached), suspect (interrupted sessions), adopted by the queue \
                 for lame next hops, or paused by the operator";
-    out.family("mailrace_next_hop_state", help, "gauge");
+    out.family("mailrace_next_hop_state", help, MetricKind::Gauge);
     for hop in next_hops {
         hop.states.iter().for_each(|(state, is_so)| {
             out.sample(&[("next_hop", &hop.name), ("state", state)], u8::from(*is_so));

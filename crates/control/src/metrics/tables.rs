@@ -2,31 +2,35 @@
 
 use lookup::{LookupStats, ReplicaStats};
 
-use super::text::MetricsText;
+use super::families::{MetricFamilies, MetricKind};
 
 /// A counter or value of a table.
 type StatsField = fn(&LookupStats) -> u64;
 
 /// Metrics with one sample for each table, before and after the histograms.
-const CACHE: [(&str, &str, &str, StatsField); 6] = [
-    ("mailrace_table_cache_hits_total", "Keys answered from the cache before expiry", "counter", |stats| stats.hits),
+const CACHE: [(&str, &str, MetricKind, StatsField); 6] = [
+    ("mailrace_table_cache_hits_total", "Keys answered from the cache before expiry", MetricKind::Counter, |stats| {
+        stats.hits
+    }),
     (
         "mailrace_table_stale_total",
         "Keys answered from the cache after expiry, because the backend failed",
-        "counter",
+        MetricKind::Counter,
         |stats| stats.stale,
     ),
-    ("mailrace_table_cached", "Entries in the cache", "gauge", |stats| stats.cached),
-    ("mailrace_table_joined_total", "Keys that joined a pending request", "counter", |stats| stats.joined),
-    ("mailrace_table_waiting", "Keys waiting for the backend", "gauge", |stats| stats.waiting),
-    ("mailrace_table_down", "Whether the backend is down and not queried", "gauge", |stats| {
+    ("mailrace_table_cached", "Entries in the cache", MetricKind::Gauge, |stats| stats.cached),
+    ("mailrace_table_joined_total", "Keys that joined a pending request", MetricKind::Counter, |stats| stats.joined),
+    ("mailrace_table_waiting", "Keys waiting for the backend", MetricKind::Gauge, |stats| stats.waiting),
+    ("mailrace_table_down", "Whether the backend is down and not queried", MetricKind::Gauge, |stats| {
         u64::from(stats.down.is_some())
     }),
 ];
 
-const REQUESTS: [(&str, &str, &str, StatsField); 2] = [
-    ("mailrace_table_requests_total", "Requests to the backend", "counter", |stats| stats.requests),
-    ("mailrace_table_request_failures_total", "Requests to the backend that failed", "counter", |stats| stats.failures),
+const REQUESTS: [(&str, &str, MetricKind, StatsField); 2] = [
+    ("mailrace_table_requests_total", "Requests to the backend", MetricKind::Counter, |stats| stats.requests),
+    ("mailrace_table_request_failures_total", "Requests to the backend that failed", MetricKind::Counter, |stats| {
+        stats.failures
+    }),
 ];
 
 /// A value of a replica; None has no sample.
@@ -47,11 +51,11 @@ const REPLICA: [(&str, &str, ReplicaField); 4] = [
 ];
 
 /// Writes all table metrics, each with a sample for each table.
-pub(super) fn write_tables(tables: &[(Box<str>, LookupStats)], out: &mut MetricsText) {
+pub(super) fn write_tables(tables: &[(Box<str>, LookupStats)], out: &mut MetricFamilies) {
     if tables.is_empty() {
         return;
     }
-    out.family("mailrace_table_answers_total", "Keys by answer", "counter");
+    out.family("mailrace_table_answers_total", "Keys by answer", MetricKind::Counter);
     for (table, stats) in tables {
         let answers = [("found", stats.found), ("not_found", stats.not_found), ("unavailable", stats.unavailable)];
         answers.iter().for_each(|(answer, count)| out.sample(&[("table", table), ("answer", answer)], count));
@@ -60,20 +64,20 @@ pub(super) fn write_tables(tables: &[(Box<str>, LookupStats)], out: &mut Metrics
         out.family(name, help, kind);
         tables.iter().for_each(|(table, stats)| out.sample(&[("table", table)], read(stats)));
     }
-    out.family("mailrace_table_request_seconds", "Time of a request to the backend", "histogram");
+    out.family("mailrace_table_request_seconds", "Time of a request to the backend", MetricKind::Histogram);
     tables.iter().for_each(|(table, stats)| out.distribution(&[("table", table)], &stats.request_micros, 1e6));
-    out.family("mailrace_table_request_keys", "Keys in a request to the backend", "histogram");
+    out.family("mailrace_table_request_keys", "Keys in a request to the backend", MetricKind::Histogram);
     tables.iter().for_each(|(table, stats)| out.distribution(&[("table", table)], &stats.request_keys, 1.0));
     write_replicas(tables, out);
 }
 
-fn write_replicas(tables: &[(Box<str>, LookupStats)], out: &mut MetricsText) {
+fn write_replicas(tables: &[(Box<str>, LookupStats)], out: &mut MetricFamilies) {
     let copies: Vec<_> = tables.iter().filter_map(|(table, stats)| Some((table, stats.replica.as_ref()?))).collect();
     if copies.is_empty() {
         return;
     }
     for (name, help, read) in REPLICA {
-        out.family(name, help, "gauge");
+        out.family(name, help, MetricKind::Gauge);
         for (table, copy) in &copies {
             read(copy).into_iter().for_each(|value| out.sample(&[("table", table)], value));
         }
@@ -90,9 +94,10 @@ mod tests {
     use super::*;
 
     fn rendered(tables: &[(Box<str>, LookupStats)]) -> String {
-        let mut out = MetricsText::default();
+        let mut out = MetricFamilies::default();
         write_tables(tables, &mut out);
-        out.into()
+        let families: Vec<_> = out.into();
+        crate::metrics_text::prometheus(&families)
     }
 
     #[test]

@@ -1,4 +1,7 @@
-//! Evaluates the rules as a session does, and explains each one to people. Nothing is counted.
+//! Evaluates the rules as a session does, and explains each one. Nothing is counted, and nothing is text for
+//! people: whoever shows an explanation words it.
+
+use mail::Reply;
 
 use super::condition_result::ConditionResult;
 use super::conditions;
@@ -12,14 +15,55 @@ use crate::stage::Stage;
 pub struct RuleExplanation {
     /// The name of the rule.
     pub rule: Box<str>,
-    /// Each condition with its result.
-    pub conditions: Vec<String>,
-    /// What the rule does; None: it does not match.
-    pub verdict: Option<String>,
+    /// Each condition as configured, with its result.
+    pub conditions: Vec<(Box<str>, ConditionFinding)>,
+    /// What the rule does.
+    pub verdict: RuleFinding,
     /// The following rules of this stage are not evaluated.
     pub decides: bool,
     /// The rules of later stages are not evaluated.
     pub accepts: bool,
+}
+
+/// What was found about a condition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ConditionFinding {
+    /// It holds.
+    Holds,
+    /// It holds: the DNS list has this name.
+    Listed(String),
+    /// It holds: the table has the subject, with this value.
+    Value {
+        /// The value; never empty.
+        value: String,
+        /// Whether it is an action or a class.
+        is_known: bool,
+    },
+    /// It does not hold.
+    Fails,
+    /// The table is unavailable; the reason.
+    TableUnavailable(String),
+    /// The DNS list is unavailable and lists nothing; the reason.
+    DnsblUnavailable(String),
+    /// It was not asked: another condition fails already.
+    NotAsked,
+}
+
+/// What a rule does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RuleFinding {
+    /// It does not match.
+    NoMatch,
+    /// It accepts.
+    Accept,
+    /// It accepts, but for the rules of its list only.
+    AcceptInList,
+    /// It holds the message.
+    Hold,
+    /// The rules of this class apply, too.
+    Enter(Box<str>),
+    /// It refuses or defers, with this reply.
+    Reject(Reply),
 }
 
 impl AccessRules {
@@ -41,7 +85,7 @@ impl AccessRules {
             let mut explanation = explain_rule(rule, &results, said);
             if explanation.accepts && !state.accept(rule) {
                 (explanation.decides, explanation.accepts) = (false, false);
-                explanation.verdict = Some("accept, for the rules of its list only".into());
+                explanation.verdict = RuleFinding::AcceptInList;
             }
             let decides = explanation.decides;
             all.push(explanation);
@@ -56,36 +100,33 @@ impl AccessRules {
 fn explain_rule(rule: &CompiledRule, results: &[ConditionResult], said: Option<RuleVerdict>) -> RuleExplanation {
     let enters = matches!(said, Some(RuleVerdict::Enter(_)));
     let conditions = rule.conditions.iter().zip(results);
-    let says = match &said {
-        None => None,
-        Some(RuleVerdict::Accept) => Some("accept".into()),
-        Some(RuleVerdict::Hold) => Some("hold".into()),
-        Some(RuleVerdict::Enter(class)) => Some(format!("the rules of class {class:?}")),
-        Some(RuleVerdict::Reject(reply)) if reply.is_permanent() => Some(format!("refuse: {reply}")),
-        Some(RuleVerdict::Reject(reply)) => Some(format!("defer: {reply}")),
-    };
+    let conditions = conditions.map(|(condition, result)| (condition.text.clone(), condition_finding(result, enters)));
     RuleExplanation {
         rule: rule.name.clone(),
-        conditions: conditions
-            .map(|(condition, result)| format!("{}: {}", condition.text, describe_result(result, enters)))
-            .collect(),
-        verdict: says,
+        conditions: conditions.collect(),
         decides: matches!(said, Some(RuleVerdict::Accept | RuleVerdict::Reject(_))),
         accepts: said == Some(RuleVerdict::Accept),
+        verdict: match said {
+            None => RuleFinding::NoMatch,
+            Some(RuleVerdict::Accept) => RuleFinding::Accept,
+            Some(RuleVerdict::Hold) => RuleFinding::Hold,
+            Some(RuleVerdict::Enter(class)) => RuleFinding::Enter(class),
+            Some(RuleVerdict::Reject(reply)) => RuleFinding::Reject(reply),
+        },
     }
 }
 
 /// `enters`: the value of a table is the name of a class.
-fn describe_result(result: &ConditionResult, enters: bool) -> String {
+fn condition_finding(result: &ConditionResult, enters: bool) -> ConditionFinding {
     match result {
-        ConditionResult::Holds => "yes".into(),
-        ConditionResult::Listed(name) => format!("yes, {name}"),
-        ConditionResult::Value(value) if value.is_empty() => "yes".into(),
-        ConditionResult::Value(value) if enters || rule_verdict::is_understood(value) => format!("yes, {value:?}"),
-        ConditionResult::Value(value) => format!("yes, {value:?}, which is not a known action"),
-        ConditionResult::Fails => "no".into(),
-        ConditionResult::TableUnavailable(why) => format!("unknown: {why}"),
-        ConditionResult::DnsblUnavailable(why) => format!("no, the list is unavailable: {why}"),
-        ConditionResult::Pending => "not asked".into(),
+        ConditionResult::Value(value) if !value.is_empty() => {
+            ConditionFinding::Value { value: value.clone(), is_known: enters || rule_verdict::is_understood(value) }
+        }
+        ConditionResult::Holds | ConditionResult::Value(_) => ConditionFinding::Holds,
+        ConditionResult::Listed(name) => ConditionFinding::Listed(name.clone()),
+        ConditionResult::Fails => ConditionFinding::Fails,
+        ConditionResult::TableUnavailable(why) => ConditionFinding::TableUnavailable(why.clone()),
+        ConditionResult::DnsblUnavailable(why) => ConditionFinding::DnsblUnavailable(why.clone()),
+        ConditionResult::Pending => ConditionFinding::NotAsked,
     }
 }

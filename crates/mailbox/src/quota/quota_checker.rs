@@ -92,14 +92,15 @@ impl MailboxQuotaChecker {
     }
 
     /// For the operator: the limits and usage of a mailbox; None if it has no limits.
-    pub async fn describe(&self, mailbox: &Address) -> Option<String> {
-        match self.look_up(mailbox, Usage::default()).await {
-            Ok(MailboxState::Limited(limits, UsageEstimate { usage: Usage { bytes, messages }, .. }, _)) => {
-                Some(format!("{limits}; the mailbox holds {bytes} bytes in {messages} messages"))
-            }
-            Ok(MailboxState::Unlimited | MailboxState::Unknown) => None,
-            Err(why) => Some(format!("unknown now: {why}")),
-        }
+    ///
+    /// # Errors
+    ///
+    /// They are unknown now; the text says why.
+    pub async fn limits_and_usage(&self, mailbox: &Address) -> Result<Option<(QuotaLimits, Usage)>, String> {
+        Ok(match self.look_up(mailbox, Usage::default()).await? {
+            MailboxState::Limited(limits, UsageEstimate { usage, .. }, _) => Some((limits, usage)),
+            MailboxState::Unlimited | MailboxState::Unknown => None,
+        })
     }
 
     async fn state_of(&self, mailbox: &Address, more: Usage) -> MailboxState {

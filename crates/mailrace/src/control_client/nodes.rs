@@ -122,10 +122,10 @@ impl ServerAnswers {
         let values =
             |answer: &ServerAnswer| rows::<Value>(adapted(&answer.node).map_or("", |found| found.text.as_str()));
         if !as_json {
-            return self.print(|answer| Ok(adaptive_text::status_text(&values(answer)?, &answer.text)));
+            return self.print(|answer| Ok(adaptive_text::status_text(&values(answer)?, &rows(&answer.text)?)));
         }
         for answer in &self.answers {
-            let mut status = adaptive_text::status_json(&values(answer)?, &answer.text);
+            let mut status = adaptive_text::status_json(&values(answer)?, &rows(&answer.text)?);
             if let Some(node) = &answer.node {
                 status["node"] = node.as_str().into();
             }

@@ -52,7 +52,7 @@ fn act(environment: &mut Environment, act: OperatorAction) {
     let (now, salt) = (environment.now, environment.random.next());
     let chosen =
         |entry: &queue::RecipientView| Random(salt ^ entry.id.sequence() ^ u64::from(entry.ordinal)).below(2) == 0;
-    environment.queues.pick_recipients_for_action(act, now, &mut { chosen });
+    environment.queues.pick_recipients_for_action(act, now, 0..u32::MAX, &mut { chosen });
 }
 
 /// Pauses this queue, a next hop or a destination, for some time or until it is resumed.
@@ -107,7 +107,7 @@ proptest! {
         // A hold that is not recorded yet does not count.
         environment.start_attempts();
         let now = environment.now;
-        environment.queues.pick_recipients_for_action(OperatorAction::Release, now, &mut |_| true);
+        environment.queues.pick_recipients_for_action(OperatorAction::Release, now, 0..u32::MAX, &mut |_| true);
         environment.run();
         prop_assert!(environment.is_resolved());
         prop_assert!(is_empty(&environment));

@@ -1,19 +1,28 @@
 //! Answers about a cluster: its nodes and lanes, and what the nodes have answered: which node did what, and
 //! which has not answered. A request to several nodes fails as a whole only if no node has done it.
 
+use std::collections::BTreeMap;
+
 use mail::printable;
 use protocol::http::server::ErrorStatus;
+use serde::de::DeserializeOwned;
 
-use super::super::query::{LimitQuery, NodeQuery, Query};
+use super::super::query::{ExplainQuery, LimitQuery, NodeQuery, Query, SummaryQuery};
 use super::super::routes::ClusterOperation;
-use super::super::types::{ClusterLaneList, ClusterNodeList, ClusterRecipients, NodeActResult, NodeRecipients};
-use super::{ApiAnswer, Problem, bad_request, done, json, page_limit};
+use super::super::types::{
+    ClusterAddressExplanation, ClusterLaneList, ClusterMessageExplanation, ClusterNodeList, ClusterRecipients,
+    ClusterStatus, ClusterSummary, NodeActResult, NodeRecipients, NodeStatus, NodeSummary,
+};
+use super::{ApiAnswer, Problem, bad_request, done, explain_query, json, page_limit, queue_id};
+use crate::adaptive_text;
 use crate::handler::{ControlError, ControlHandler};
 use crate::list::QueuedRecipient;
+use crate::metrics::MetricFamily;
 use crate::nodes::{NodeAnswer, NodeResult};
 use crate::request::ControlRequest;
+use crate::text::SerdeAsText;
 
-/// Answers a request about the cluster. `name` is the lane in the path.
+/// Answers a request about the cluster. `name` is the lane or the message in the path.
 pub(super) fn answer(
     handler: &ControlHandler,
     operation: ClusterOperation,
@@ -29,6 +38,10 @@ pub(super) fn answer(
             json(&ClusterNodeList { nodes })
         }
         ClusterOperation::Recipients => list_recipients(handler, caller, query, page_entries_max),
+        ClusterOperation::Status => status(handler, caller, query),
+        ClusterOperation::Summary => summary(handler, caller, query),
+        ClusterOperation::ExplainAddress => explain_address(handler, caller, query),
+        ClusterOperation::ExplainMessage => explain_message(handler, caller, &name, query),
         ClusterOperation::Adopt => done(handler.adopt_lane(caller, name)),
         ClusterOperation::Drain => done(handler.drain_node(caller)),
     }
@@ -47,9 +60,64 @@ fn list_recipients(
     json(&ClusterRecipients { nodes: recipients(answers, page_limit(limit, page_entries_max))? })
 }
 
+fn status(handler: &ControlHandler, caller: &str, query: Query) -> Result<ApiAnswer, Problem> {
+    let NodeQuery { node } = query.read().map_err(bad_request)?;
+    let ask = |request| handler.ask_nodes(caller, node.as_deref(), &request);
+    let mut adaptive: BTreeMap<String, NodeResult> =
+        ask(ControlRequest::Adaptive)?.into_iter().map(NodeAnswer::into_result).collect();
+    let metrics = results(ask(ControlRequest::Status)?)?;
+    let of_node = |(node, lines): NodeLines| {
+        let read = lines.and_then(|lines| {
+            let adapts = match adaptive.remove(&node) {
+                Some(NodeResult::Lines(lines)) => rows(&lines)?,
+                Some(NodeResult::Refused(why) | NodeResult::Missing(why)) => return Err(why),
+                None => return Err("the node has answered only in part".to_owned()),
+            };
+            Ok(NodeStatus { adapts, metrics: adaptive_text::metrics_json(&rows::<MetricFamily>(&lines)?) })
+        });
+        (node, read)
+    };
+    json(&ClusterStatus::new(metrics.into_iter().map(of_node)))
+}
+
+fn summary(handler: &ControlHandler, caller: &str, mut query: Query) -> Result<ApiAnswer, Problem> {
+    let NodeQuery { node } = query.take(&["node"]).map_err(bad_request)?;
+    let SummaryQuery { by } = query.take(&["by"]).map_err(bad_request)?;
+    let request = ControlRequest::Summary { by, filter: query.read().map_err(bad_request)? };
+    let answers = results(handler.ask_nodes(caller, node.as_deref(), &request)?)?;
+    let of_node = |(node, lines): NodeLines| (node, lines.and_then(|lines| Ok(NodeSummary { groups: rows(&lines)? })));
+    json(&ClusterSummary::new(answers.into_iter().map(of_node)))
+}
+
+fn explain_address(handler: &ControlHandler, caller: &str, mut query: Query) -> Result<ApiAnswer, Problem> {
+    let NodeQuery { node } = query.take(&["node"]).map_err(bad_request)?;
+    let ExplainQuery { address, sender, client, helo } = explain_query(query)?;
+    let request = ControlRequest::ExplainAddress { address, sender, client, helo };
+    let answers = results(handler.ask_nodes(caller, node.as_deref(), &request)?)?;
+    json(&ClusterAddressExplanation::new(answers.into_iter().map(first_row)))
+}
+
+fn explain_message(handler: &ControlHandler, caller: &str, id: &str, query: Query) -> Result<ApiAnswer, Problem> {
+    let NodeQuery { node } = query.read().map_err(bad_request)?;
+    let request = ControlRequest::ExplainMessage { id: SerdeAsText(queue_id(id)?) };
+    let answers = lines_of_owner(handler.ask_nodes(caller, node.as_deref(), &request)?)?;
+    json(&ClusterMessageExplanation::new(answers.into_iter().map(first_row)))
+}
+
+/// The answer of a node that is one row.
+fn first_row<T: DeserializeOwned>((node, lines): NodeLines) -> (String, Result<T, String>) {
+    let row = lines.and_then(|lines| rows(&lines)?.pop().ok_or_else(|| "the answer of the node is empty".to_owned()));
+    (node, row)
+}
+
+/// The rows of a node. Those of a node with another version may lack members.
+fn rows<T: DeserializeOwned>(lines: &[String]) -> Result<Vec<T>, String> {
+    lines.iter().map(|line| serde_json::from_str(line).map_err(|error| error.to_string())).collect()
+}
+
 /// The results of an action, whose answer is the number of recipients.
 pub(super) fn act_results(answers: Vec<NodeAnswer>) -> Result<Vec<NodeActResult>, Problem> {
-    let result = |(node, lines): (String, Result<Vec<String>, String>)| {
+    let result = |(node, lines): NodeLines| {
         let recipients = lines.and_then(|lines| {
             let count = lines.first().and_then(|line| line.parse().ok());
             count.ok_or_else(|| "the answer of the node is not a number".to_owned())
@@ -64,11 +132,10 @@ pub(super) fn act_results(answers: Vec<NodeAnswer>) -> Result<Vec<NodeActResult>
 
 /// The first recipients of each node.
 fn recipients(answers: Vec<NodeAnswer>, limit: usize) -> Result<Vec<NodeRecipients>, Problem> {
-    let of_node = |(node, lines): (String, Result<Vec<String>, String>)| {
+    let of_node = |(node, lines): NodeLines| {
         let read = lines.and_then(|lines| {
-            let rows = lines.iter().take(limit).map(|line| serde_json::from_str::<QueuedRecipient>(line));
-            let rows = rows.collect::<Result<Vec<_>, _>>().map_err(|error| error.to_string())?;
-            Ok((rows, lines.len() > limit))
+            let shown = &lines[..lines.len().min(limit)];
+            Ok((rows::<QueuedRecipient>(shown)?, lines.len() > limit))
         });
         match read {
             Ok((rows, has_more)) => NodeRecipients { node, recipients: Some(rows), has_more, error: None },
@@ -83,7 +150,19 @@ type NodeLines = (String, Result<Vec<String>, String>);
 
 /// The lines of each node. If no node has any, the request has failed.
 fn results(answers: Vec<NodeAnswer>) -> Result<Vec<NodeLines>, Problem> {
-    let results: Vec<(String, NodeResult)> = answers.into_iter().map(NodeAnswer::into_result).collect();
+    lines_of(answers.into_iter().map(NodeAnswer::into_result).collect())
+}
+
+/// The same about a message: nodes that refuse have nothing to do with it, if another one has it.
+fn lines_of_owner(answers: Vec<NodeAnswer>) -> Result<Vec<NodeLines>, Problem> {
+    let mut results: Vec<_> = answers.into_iter().map(NodeAnswer::into_result).collect();
+    if results.iter().any(|(_, result)| matches!(result, NodeResult::Lines(_))) {
+        results.retain(|(_, result)| !matches!(result, NodeResult::Refused(_)));
+    }
+    lines_of(results)
+}
+
+fn lines_of(results: Vec<(String, NodeResult)>) -> Result<Vec<NodeLines>, Problem> {
     if !results.iter().any(|(_, result)| matches!(result, NodeResult::Lines(_))) {
         return Err(failure(&results));
     }
@@ -109,6 +188,7 @@ fn failure(results: &[(String, NodeResult)]) -> Problem {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::explanation::MessageExplanation;
 
     fn answers(of_nodes: &[(&str, Option<&str>)]) -> Vec<NodeAnswer> {
         let answer = |(node, answer): &(&str, Option<&str>)| NodeAnswer {
@@ -137,11 +217,32 @@ mod tests {
     }
 
     #[test]
+    fn a_message_is_on_one_node_and_the_others_say_nothing_about_it() {
+        let of_owner = |of_nodes: &[(&str, Option<&str>)]| lines_of_owner(answers(of_nodes));
+        let (has, lacks, silent) = (("a", Some("{}\ndone\n")), ("b", Some("no: no message 7-0-1\n")), ("c", None));
+        let nodes: Vec<_> = of_owner(&[has, lacks, silent]).unwrap().into_iter().map(|(node, _)| node).collect();
+        assert_eq!(nodes, ["a", "c"]);
+        assert_eq!(of_owner(&[lacks, silent]).unwrap_err().status, ErrorStatus::UnprocessableContent);
+    }
+
+    #[test]
     fn a_long_list_of_a_node_is_cut_and_says_so() {
         let row = r#"{"id":"7-0-1","sender":"","recipient":"a@b.example"}"#;
         let lines = format!("{row}\n{row}\ndone\n");
         let refused = recipients(answers(&[("a", Some(&lines))]), 1).unwrap();
         // The row of a node with another version may lack members.
         assert_eq!((refused[0].recipients.is_none(), refused[0].error.is_some()), (true, true));
+    }
+
+    #[test]
+    fn an_answer_of_a_node_that_cannot_be_read_is_an_error_of_this_node() {
+        let read = |lines: &[&str]| {
+            let lines = lines.iter().map(|line| (*line).to_owned()).collect();
+            first_row::<MessageExplanation>(("a".to_owned(), Ok(lines)))
+        };
+        for lines in [&[][..], &["7-0-1 from <x@a.example> to 1 recipient"], &["{}"]] {
+            let (_, found) = read(lines);
+            assert!(found.is_err(), "{found:?}");
+        }
     }
 }
