@@ -1,4 +1,4 @@
-"""Postfix and Mailrace with the same set-up, and where the mail went that they accepted.
+"""Postfix, Exim (exim_side.py) and Mailrace with the same set-up, and where the mail went that they accepted.
 
 A place is a text: "far: a@b -> c@d" (a mail host got it), "box alice" (a mailbox), "program ARGUMENTS", "held",
 "waits". With it are the fields of the message that servers change.
@@ -69,6 +69,9 @@ def prepare():
 class PostfixSide(postfix.Postfix):
     """Postfix with the files of a set-up, which are in /etc/postfix of the namespace."""
 
+    title = "Postfix"
+    imported = ("postfix", TABLES)
+
     def __init__(self, folder, setup):
         super().__init__(folder, "tuned")
         self._setup, self.port = setup, 25
@@ -77,6 +80,11 @@ class PostfixSide(postfix.Postfix):
     def namespace(self):
         """None further: the set-up has its own."""
         return []
+
+    def logged(self):
+        """Its log."""
+        log = self.root / "maillog"
+        return log.read_text(errors="replace") if log.exists() else ""
 
     def queue_ids(self):
         """What is in the queue: the id, "held" or "waits", and the recipient."""
@@ -131,12 +139,12 @@ class PostfixSide(postfix.Postfix):
 
 
 class MailraceSide(Mailrace):
-    """Mailrace with what the import makes of the files in /etc/postfix."""
+    """Mailrace with what the import makes of the files of a server: `imported` is the server and the path."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, imported):
         super().__init__(folder)
         user = "".join(re.findall(r"^user\s*=.*$", self.config.read_text(), re.M))
-        argv = [str(self.binary), "import", "postfix", TABLES, "--output", str(self.config), "--force"]
+        argv = [str(self.binary), "import", *imported, "--output", str(self.config), "--force"]
         done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
         if done.returncode not in (0, 1):
             raise RuntimeError(f"import: {done.stderr}")
