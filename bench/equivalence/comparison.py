@@ -5,6 +5,7 @@ A file `differences` in a set-up has one known difference in each line:
     PATTERN | told | TEXT         the import tells it: its report contains TEXT
     PATTERN | because | REASON    it is meant; the reason goes into the result
     PATTERN | demanded | TEXT     an RFC demands it, and the import tells it
+    PATTERN | returned | REASON   the original accepts the mail and returns it, where Mailrace refuses it
 
 PATTERN is compared with the text of the probe, with * and ?. A probe that the original server refused or deferred and
 Mailrace accepted, or that went where the original sent nothing, is excused only where an RFC demands it.
@@ -75,8 +76,16 @@ def compare(probe, original, mailrace, known, told):
             return Compared(probe, original, mailrace, DEMANDED, one.text)
         if one.kind == "demanded" or lets_in:
             continue
-        if one.kind == "because":
+        if one.kind == "returned" and not is_returned(original, mailrace):
+            continue
+        if one.kind in ("because", "returned"):
             return Compared(probe, original, mailrace, MEANT, one.text)
         if one.text in told:
             return Compared(probe, original, mailrace, TOLD, one.text)
     return Compared(probe, original, mailrace, LETS_IN if lets_in else DIFFERS)
+
+
+def is_returned(original, mailrace):
+    """Whether all that came of the original's acceptance is a notice to the sender, and Mailrace refused the mail."""
+    is_notice = original.places and all("notice" in place for place in original.places)
+    return original.answer.verdict == "accepted" and is_notice and mailrace.answer.verdict == "refused"

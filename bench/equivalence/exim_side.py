@@ -5,16 +5,20 @@ program that makes a configuration of both.
 """
 
 import os
+import pathlib
 import re
 import shutil
 import subprocess
 
 from peers import exim
 
+from .probe import SERVER
+from .servers import Missing
 from .sides import SPOOL
 
 _BASE = """\
 exim_path = {binary}
+local_interfaces = <; {server} ; 127.0.0.1
 spool_directory = {spool}
 log_file_path = {root}/%slog
 check_spool_space = 0
@@ -22,7 +26,18 @@ check_spool_inodes = 0
 rfc1413_query_timeout = 0s
 keep_environment =
 """
+# Debian's files have names for these, and their program is where the package puts it.
 _DEBIAN_MACROS = "conf.d/main/000_localmacros"
+_DEBIAN_BASE = """\
+SPOOLDIR = {spool}
+MAIN_LOCAL_INTERFACES = <; {server} ; 127.0.0.1
+MAIN_HARDCODE_PRIMARY_HOSTNAME = mail.example.com
+log_file_path = {root}/%slog
+check_spool_space = 0
+check_spool_inodes = 0
+rfc1413_query_timeout = 0s
+"""
+_DEBIAN_BINARY = "/usr/sbin/exim4"
 _QUEUED = re.compile(r"^\s*\S+\s+\S+\s+(\S{16}) <.*?>(.*)\n((?:^ {10}.*\n)*)", re.M)
 
 
@@ -32,6 +47,8 @@ class EximSide(exim.Exim):
     title = "Exim"
 
     def __init__(self, folder, setup):
+        if not exim.HEAVY.exists():
+            raise Missing("the heavy package of Exim is not unpacked")
         super().__init__(folder, binary=exim.HEAVY / "usr/sbin/exim4")
         self._setup, self.port = setup, 25
         self.imported = ("exim", f"/etc/exim4/{setup.main}")
@@ -54,7 +71,9 @@ class EximSide(exim.Exim):
 
     def is_busy(self):
         """Whether it is still delivering."""
-        return len(self.group.pids()) > 1
+        # Deliveries are no children of the daemon.
+        names = (path.read_text() for path in pathlib.Path("/proc").glob("[0-9]*/comm"))
+        return sum(name.strip() == "exim4" for name in names) > 1
 
     def _configure(self):
         etc = self.root / "etc"
@@ -66,17 +85,28 @@ class EximSide(exim.Exim):
         shutil.copy("/etc/resolv.conf", etc)
         if (extra := self._setup.folder / "etc").exists():
             shutil.copytree(extra, etc, dirs_exist_ok=True)
-        base = _BASE.format(binary=self.binary, spool=self.spool, root=self.root)
-        if is_debian := self._setup.main != "exim4.conf":
+        is_debian = self._setup.main != "exim4.conf"
+        if is_debian:
             shutil.copytree(exim.HEAVY / "etc/exim4", etc / "exim4", dirs_exist_ok=True)
         self._copy_files(etc / "exim4")
+        base = (_DEBIAN_BASE if is_debian else _BASE).format(
+            binary=self.binary, spool=self.spool, root=self.root, server=SERVER
+        )
         own = etc / "exim4" / (_DEBIAN_MACROS if is_debian else "exim4.conf")
         own.write_text(base + self._setup.text("exim4.conf"))
         _run("mount", "-t", "overlay", "overlay", "-o", f"lowerdir={etc}:/etc", "/etc")
         _run("mount", "--bind", SPOOL, "/var/mail")
         if is_debian:
+            self._install_binary()
             _run("mount", "--bind", etc / "exim4", "/etc/exim4")  # to be written to
             _run("sh", exim.HEAVY / "usr/sbin/update-exim4.conf", "--output", "/etc/exim4/exim4.conf")
+
+    def _install_binary(self):
+        folder = self.root / "sbin"
+        folder.mkdir()
+        shutil.copy2(self.binary, folder / "exim4")  # with the bit that makes it run as root
+        _run("mount", "-t", "overlay", "overlay", "-o", f"lowerdir={folder}:/usr/sbin", "/usr/sbin")
+        self.binary = _DEBIAN_BINARY
 
     def _copy_files(self, folder):
         for extra in self._setup.files():

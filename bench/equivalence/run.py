@@ -48,13 +48,14 @@ _UNSHARE = (
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """A set-up's result."""
+    """A set-up's result; `skipped` says which server is missing."""
 
     setup: str
     title: str
     compared: list
     told: str
     failure: str = ""
+    skipped: str = ""
 
 
 def server_title(server):
@@ -80,14 +81,19 @@ def run(setup, folder):
     """Runs it here, in the namespaces."""
     names = _namespaces(folder, setup)
     probes = setup.probes
-    hosts = servers.start(setup.text("servers"))
-    original = _SIDES[setup.server](folder, setup)
+    surroundings = None
     try:
-        outcomes = [_outcomes(original, probes, hosts)]
+        original = _SIDES[setup.server](folder, setup)
+        surroundings = servers.Surroundings(setup, folder)
+        outcomes = [_outcomes(original, probes, surroundings.hosts)]
         mailrace = sides.MailraceSide(folder, original.imported)
-        outcomes.append(_outcomes(mailrace, probes, hosts))
+        outcomes.append(_outcomes(mailrace, probes, surroundings.hosts))
+    except servers.Missing as missing:
+        return Result(setup.name, setup.title, [], "", skipped=str(missing))
     finally:
         names.stop()
+        if surroundings:
+            surroundings.stop()
     _keep(original, mailrace, setup.name)
     known = setup.known
     compared = [compare(probe, *both, known, mailrace.told) for probe, *both in zip(probes, *outcomes)]

@@ -10,7 +10,8 @@ _HERE = pathlib.Path(__file__).resolve().parent
 # The folders of set-ups by server, and the files of which each of them has one.
 _FOLDERS = {"postfix": _HERE / "setups", "exim": _HERE / "exim_setups"}
 _MAIN = {"postfix": ("main.cf",), "exim": ("exim4.conf", "update-exim4.conf.conf")}
-_OURS = ("probes", "servers", "differences", "zone", "main.cf", "master.cf", "exim4.conf", "etc", "accounts")
+_OURS = ("probes", "servers", "differences", "zone", "main.cf", "master.cf", "exim4.conf", "etc", "accounts",
+         "directory.ldif", "database.sql")  # fmt: skip
 
 
 def names(server):

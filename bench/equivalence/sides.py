@@ -18,10 +18,12 @@ from peers import postfix
 from peers.mailrace import Mailrace
 
 from .probe import MARK, SERVER, STRANGER
+from .servers import Missing
 
 MAIL, SPOOL, PROGRAMS = (pathlib.Path("/srv") / name for name in ("vmail", "spool", "programs"))
 TABLES = "/etc/postfix"
 _NOBODY = 65534
+_SERVED = re.compile(r"\b(ldap|mysql):")
 _SETTLE_SECONDS, _SETTLE_SECONDS_MAX = 0.6, 25
 _PROGRAM = """\
 #!/bin/sh
@@ -73,6 +75,9 @@ class PostfixSide(postfix.Postfix):
     imported = ("postfix", TABLES)
 
     def __init__(self, folder, setup):
+        for kind in sorted(set(_SERVED.findall(setup.text("main.cf")))):
+            if not postfix.has_table_type(kind):
+                raise Missing(f"Postfix has no tables of type {kind}: postfix-{kind} is not installed")
         super().__init__(folder, "tuned")
         self._setup, self.port = setup, 25
         self.etc = self.root / "etc"

@@ -190,7 +190,7 @@ def add_users(etc, names=()):
     free = (number for number in range(_UID_MAX, 0, -1) if str(number) not in taken)
     ids = {name: next(free) for name in (_USER, *names)}
     # Ours come first, so that they take precedence over an Exim of the machine.
-    people = "".join(f"{name}:x:{uid}:{uid}::/nonexistent:/usr/sbin/nologin\n" for name, uid in ids.items())
+    people = "".join(f"{name}:x:{uid}:{uid}::/:/usr/sbin/nologin\n" for name, uid in ids.items())
     (etc / "passwd").write_text(people + passwd)
     (etc / "group").write_text("".join(f"{name}:x:{uid}:\n" for name, uid in ids.items()) + group)
     return ids[_USER]

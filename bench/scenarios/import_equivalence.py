@@ -51,8 +51,8 @@ def _scenario(server):
 
 def _show(result, title):
     print(f"--- {result.setup}: {len(result.compared)} probes")
-    if result.failure:
-        print(result.failure)
+    if result.failure or result.skipped:
+        print(result.failure or f"skipped: {result.skipped}")
     for one in result.compared:
         if one.kind not in (comparison.SAME, comparison.ELSEWHERE):
             print(f"{one.kind}: {one.probe}\n    {title + ':':<9} {one.original}\n    Mailrace: {one.mailrace}")
@@ -62,7 +62,8 @@ def _checks(results, title):
     compared = [one for result in results for one in result.compared]
     count = collections.Counter(one.kind for one in compared)
     failed = [result.setup for result in results if result.failure]
-    yield "all set-ups run", ", ".join(failed) or f"{len(results)} set-ups, {len(compared)} probes", not failed
+    skipped = [result.setup for result in results if result.skipped]
+    yield "all set-ups run", ", ".join([*failed, *(f"{name} skipped" for name in skipped)]) or f"{len(results)} set-ups, {len(compared)} probes", not failed and not skipped
     aim = f"nothing is accepted or relayed that {title} refused, unless an RFC demands it"
     yield aim, f"{count[comparison.LETS_IN]} probes", count[comparison.LETS_IN] == 0
     aim = "every other difference is told by the import, or meant"
