@@ -71,9 +71,9 @@ class EximSide(exim.Exim):
 
     def is_busy(self):
         """Whether it is still delivering."""
-        # Deliveries are no children of the daemon.
-        names = (path.read_text() for path in pathlib.Path("/proc").glob("[0-9]*/comm"))
-        return sum(name.strip() == "exim4" for name in names) > 1
+        # Deliveries are no children of the daemon. Those that have ended have no command line.
+        commands = (path.read_bytes().split(b"\0")[0] for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"))
+        return sum(command.endswith(b"/exim4") for command in commands) > 1
 
     def _configure(self):
         etc = self.root / "etc"
