@@ -5,9 +5,10 @@ A file `differences` in a set-up has one known difference in each line:
     PATTERN | told | TEXT         the import tells it: its report contains TEXT
     PATTERN | because | REASON    it is meant; the reason goes into the result
     PATTERN | demanded | TEXT     an RFC demands it, and the import tells it
+    PATTERN | returned | REASON   the original accepts the mail and returns it, where Mailrace refuses it
 
-PATTERN is compared with the text of the probe, with * and ?. A probe that Postfix refused or deferred and Mailrace
-accepted, or that went where Postfix sent nothing, is excused only where an RFC demands it.
+PATTERN is compared with the text of the probe, with * and ?. A probe that the original server refused or deferred and
+Mailrace accepted, or that went where the original sent nothing, is excused only where an RFC demands it.
 """
 
 import dataclasses
@@ -49,34 +50,42 @@ class Compared:
     """A probe with both outcomes."""
 
     probe: object
-    postfix: Outcome
+    original: Outcome
     mailrace: Outcome
     kind: str
     reason: str = ""
 
-    def row(self, setup):
-        """For a table of differences."""
+    def row(self, setup, server):
+        """For a table of differences with this server."""
         code = lambda text: f"`{text}`".replace("|", "\\|")  # noqa: E731
-        return {"set-up": setup, "probe": code(self.probe), "Postfix": str(self.postfix).replace("|", "\\|"),
+        return {"set-up": setup, "probe": code(self.probe), server: str(self.original).replace("|", "\\|"),
                 "Mailrace": str(self.mailrace).replace("|", "\\|"), "": f"{self.kind}: {self.reason}".rstrip(": ")}  # fmt: skip
 
 
-def compare(probe, postfix, mailrace, known, told):
+def compare(probe, original, mailrace, known, told):
     """The kind of the difference between two outcomes."""
-    verdicts = postfix.answer.verdict, mailrace.answer.verdict
-    if verdicts[0] == verdicts[1] and set(postfix.places) == set(mailrace.places):
-        is_same = postfix.answer.stage == mailrace.answer.stage or verdicts[0] == "accepted"
-        return Compared(probe, postfix, mailrace, SAME if is_same else ELSEWHERE)
+    verdicts = original.answer.verdict, mailrace.answer.verdict
+    if verdicts[0] == verdicts[1] and set(original.places) == set(mailrace.places):
+        is_same = original.answer.stage == mailrace.answer.stage or verdicts[0] == "accepted"
+        return Compared(probe, original, mailrace, SAME if is_same else ELSEWHERE)
     lets_in = verdicts[0] != "accepted" and (verdicts[1] == "accepted" or mailrace.places)
     for one in known:
         if not fnmatch.fnmatchcase(str(probe), one.pattern.replace("[", "[[]")):
             continue
         if one.kind == "demanded" and one.text in told:
-            return Compared(probe, postfix, mailrace, DEMANDED, one.text)
+            return Compared(probe, original, mailrace, DEMANDED, one.text)
         if one.kind == "demanded" or lets_in:
             continue
-        if one.kind == "because":
-            return Compared(probe, postfix, mailrace, MEANT, one.text)
+        if one.kind == "returned" and not is_returned(original, mailrace):
+            continue
+        if one.kind in ("because", "returned"):
+            return Compared(probe, original, mailrace, MEANT, one.text)
         if one.text in told:
-            return Compared(probe, postfix, mailrace, TOLD, one.text)
-    return Compared(probe, postfix, mailrace, LETS_IN if lets_in else DIFFERS)
+            return Compared(probe, original, mailrace, TOLD, one.text)
+    return Compared(probe, original, mailrace, LETS_IN if lets_in else DIFFERS)
+
+
+def is_returned(original, mailrace):
+    """Whether all that came of the original's acceptance is a notice to the sender, and Mailrace refused the mail."""
+    is_notice = original.places and all("notice" in place for place in original.places)
+    return original.answer.verdict == "accepted" and is_notice and mailrace.answer.verdict == "refused"

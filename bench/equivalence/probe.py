@@ -92,7 +92,7 @@ class Answer:
     @property
     def queue_id(self):
         """The id in the queue of an accepted message."""
-        found = re.search(r"queued as (\S+)", self.text)
+        found = re.search(r"(?:queued as |id=)(\S+)", self.text)
         return found[1] if found else None
 
     def __str__(self):

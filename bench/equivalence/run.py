@@ -1,7 +1,7 @@
-"""One set-up in namespaces of its own: `python3 -m equivalence NAME FOLDER` there, `in_namespaces` from outside.
+"""One set-up in namespaces of its own: `python3 -m equivalence SERVER NAME FOLDER` there, `in_namespaces` from outside.
 
-The network has the loopback interface alone, with all addresses of the documentation networks. /etc/postfix, /srv and
-/etc/resolv.conf are those of the set-up.
+The network has the loopback interface alone, with all addresses of the documentation networks. /etc/postfix or /etc,
+/srv and /etc/resolv.conf are those of the set-up.
 """
 
 import dataclasses
@@ -17,8 +17,8 @@ from peers.unbound import STANDARD_ADDRESS, Unbound
 
 from . import servers, sides
 from .comparison import Outcome, compare
+from .exim_side import EximSide
 from .probe import SERVER, send
-from .setup import Setup
 
 _NETWORKS = ("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24")
 _ZONES = ("example", "example.com", "example.net", "example.org", "arpa", "test")
@@ -39,6 +39,7 @@ inside.example.com. IN A 192.0.2.50
 50.2.0.192.in-addr.arpa. IN PTR inside.example.com.
 host.example.net. IN A 192.0.2.25
 """
+_SIDES = {"postfix": sides.PostfixSide, "exim": EximSide}
 _SECONDS_MAX = 240
 _UNSHARE = (
     "setpriv --pdeathsig KILL unshare --mount --net --pid --fork --kill-child --mount-proc --propagation private".split()
@@ -47,45 +48,56 @@ _UNSHARE = (
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """A set-up's result."""
+    """A set-up's result; `skipped` says which server is missing."""
 
     setup: str
     title: str
     compared: list
     told: str
     failure: str = ""
+    skipped: str = ""
 
 
-def in_namespaces(name):
+def server_title(server):
+    """How a server is called."""
+    return _SIDES[server].title
+
+
+def in_namespaces(setup):
     """Runs a set-up in a child."""
     with tempfile.TemporaryDirectory(prefix="equivalence-") as folder:
         pathlib.Path(folder).chmod(0o755)
-        argv = [*_UNSHARE, sys.executable, "-m", "equivalence", name, folder]
+        argv = [*_UNSHARE, sys.executable, "-m", "equivalence", setup.server, setup.name, folder]
         bench = pathlib.Path(__file__).resolve().parents[1]
         done = subprocess.run(argv, cwd=bench, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                               text=True, errors="replace", timeout=_SECONDS_MAX)  # fmt: skip
         result = pathlib.Path(folder) / "result"
         if not result.exists():
-            return Result(name, Setup(name).title, [], "", done.stdout[-4000:] or "no result")
+            return Result(setup.name, setup.title, [], "", done.stdout[-4000:] or "no result")
         return pickle.loads(result.read_bytes())
 
 
-def run(name, folder):
+def run(setup, folder):
     """Runs it here, in the namespaces."""
-    setup = Setup(name)
     names = _namespaces(folder, setup)
     probes = setup.probes
-    hosts = servers.start(setup.text("servers"))
+    surroundings = None
     try:
-        outcomes = [_outcomes(sides.PostfixSide(folder, setup), probes, hosts)]
-        mailrace = sides.MailraceSide(folder)
-        outcomes.append(_outcomes(mailrace, probes, hosts))
-        _keep(mailrace, name)
+        original = _SIDES[setup.server](folder, setup)
+        surroundings = servers.Surroundings(setup, folder)
+        outcomes = [_outcomes(original, probes, surroundings.hosts)]
+        mailrace = sides.MailraceSide(folder, original.imported)
+        outcomes.append(_outcomes(mailrace, probes, surroundings.hosts))
+    except servers.Missing as missing:
+        return Result(setup.name, setup.title, [], "", skipped=str(missing))
     finally:
         names.stop()
+        if surroundings:
+            surroundings.stop()
+    _keep(original, mailrace, setup.name)
     known = setup.known
     compared = [compare(probe, *both, known, mailrace.told) for probe, *both in zip(probes, *outcomes)]
-    return Result(name, setup.title, compared, mailrace.told)
+    return Result(setup.name, setup.title, compared, mailrace.told)
 
 
 def _outcomes(side, probes, hosts):
@@ -101,8 +113,8 @@ def _outcomes(side, probes, hosts):
     return [Outcome(answer, tuple(sorted(found.get(number, [])))) for number, answer in enumerate(answers)]
 
 
-def _keep(mailrace, name):
-    """Keeps configuration and log where MAILRACE_EQUIVALENCE_KEEP says, to look at a difference."""
+def _keep(original, mailrace, name):
+    """Keeps configuration and logs where MAILRACE_EQUIVALENCE_KEEP says, to look at a difference."""
     if keep := os.environ.get("MAILRACE_EQUIVALENCE_KEEP"):
         folder = pathlib.Path(keep) / name
         folder.mkdir(parents=True, exist_ok=True)
@@ -111,8 +123,7 @@ def _keep(mailrace, name):
         (folder / "told").write_text(mailrace.told)
         for path in (mailrace.folder / "mailrace-tables").glob("*"):
             (folder / f"table-{path.name}").write_text(path.read_text())
-        maillog = mailrace.folder.parent / "postfix/maillog"
-        (folder / "maillog").write_text(maillog.read_text() if maillog.exists() else "")
+        (folder / "maillog").write_text(original.logged())
 
 
 def _namespaces(folder, setup):

@@ -7,6 +7,8 @@
                                              marks others
     NAME policy ADDRESS:PORT or PATH         answers for recipients that begin with "policy-": the rest is the answer
     NAME sasl PATH USER:PASSWORD             Dovecot's authentication server
+    NAME ldap PORT FILE                      slapd with the entries of FILE (LDIF) below dc=bench,dc=test
+    NAME mysql PORT FILE                     MariaDB after the statements of FILE
 
 `far smtp 192.0.2.25:25` is always there: the mail host of all domains of others.
 """
@@ -18,6 +20,8 @@ import smtplib
 import socket
 import sys
 import threading
+
+from peers import mariadb, slapd
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "tests/peers"))
 
@@ -164,17 +168,52 @@ class SaslServer(LineServer):
             connection.sendall(said.encode())
 
 
+class Missing(Exception):
+    """A server that a set-up needs is not installed."""
+
+
+def _directory(setup, folder, port, file):
+    if not slapd.is_installed():
+        raise Missing("slapd is not installed")
+    directory = slapd.Slapd(folder, 0, extra=(setup.folder / file).read_text())
+    directory.port = int(port)
+    directory.start()
+    return directory
+
+
+def _database(setup, _folder, port, file):
+    if not mariadb.is_installed():
+        raise Missing("MariaDB is not installed")
+    database = mariadb.Mariadb()
+    database.port = int(port)
+    database.start()
+    database.sql((setup.folder / file).read_text())
+    return database
+
+
 _KINDS = {"smtp": MailHost, "lmtp": MailHost, "filter": FilterHost, "milter": _milter, "policy": PolicyServer, "sasl": SaslServer}
+_DAEMONS = {"ldap": _directory, "mysql": _database}
 
 
-def start(text):
-    """Starts the servers of a file; returns those that take mail."""
-    started = []
-    for line in [FAR, *text.splitlines()]:
-        words = line.split()
-        if words and not line.startswith("#"):
-            started.append(_KINDS[words[1]](*words))
-    return [one for one in started if isinstance(one, MailHost)]
+class Surroundings:
+    """The servers of a set-up, which are started: `hosts` take mail."""
+
+    def __init__(self, setup, folder):
+        self.hosts, self._daemons = [], []
+        for line in [FAR, *setup.text("servers").splitlines()]:
+            words = line.split()
+            if not words or line.startswith("#"):
+                continue
+            if start := _DAEMONS.get(words[1]):
+                self._daemons.append(start(setup, folder, *words[2:]))
+                continue
+            server = _KINDS[words[1]](*words)
+            self.hosts += [server] if isinstance(server, MailHost) else []
+
+    def stop(self):
+        """Ends those that are processes."""
+        for daemon in self._daemons:
+            daemon.stop()
 
 
 def _address(argument):

@@ -1,4 +1,4 @@
-"""Postfix and Mailrace with the same set-up, and where the mail went that they accepted.
+"""Postfix, Exim (exim_side.py) and Mailrace with the same set-up, and where the mail went that they accepted.
 
 A place is a text: "far: a@b -> c@d" (a mail host got it), "box alice" (a mailbox), "program ARGUMENTS", "held",
 "waits". With it are the fields of the message that servers change.
@@ -18,10 +18,12 @@ from peers import postfix
 from peers.mailrace import Mailrace
 
 from .probe import MARK, SERVER, STRANGER
+from .servers import Missing
 
 MAIL, SPOOL, PROGRAMS = (pathlib.Path("/srv") / name for name in ("vmail", "spool", "programs"))
 TABLES = "/etc/postfix"
 _NOBODY = 65534
+_SERVED = re.compile(r"\b(ldap|mysql):")
 _SETTLE_SECONDS, _SETTLE_SECONDS_MAX = 0.6, 25
 _PROGRAM = """\
 #!/bin/sh
@@ -69,7 +71,13 @@ def prepare():
 class PostfixSide(postfix.Postfix):
     """Postfix with the files of a set-up, which are in /etc/postfix of the namespace."""
 
+    title = "Postfix"
+    imported = ("postfix", TABLES)
+
     def __init__(self, folder, setup):
+        for kind in sorted(set(_SERVED.findall(setup.text("main.cf")))):
+            if not postfix.has_table_type(kind):
+                raise Missing(f"Postfix has no tables of type {kind}: postfix-{kind} is not installed")
         super().__init__(folder, "tuned")
         self._setup, self.port = setup, 25
         self.etc = self.root / "etc"
@@ -77,6 +85,11 @@ class PostfixSide(postfix.Postfix):
     def namespace(self):
         """None further: the set-up has its own."""
         return []
+
+    def logged(self):
+        """Its log."""
+        log = self.root / "maillog"
+        return log.read_text(errors="replace") if log.exists() else ""
 
     def queue_ids(self):
         """What is in the queue: the id, "held" or "waits", and the recipient."""
@@ -131,12 +144,12 @@ class PostfixSide(postfix.Postfix):
 
 
 class MailraceSide(Mailrace):
-    """Mailrace with what the import makes of the files in /etc/postfix."""
+    """Mailrace with what the import makes of the files of a server: `imported` is the server and the path."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, imported):
         super().__init__(folder)
         user = "".join(re.findall(r"^user\s*=.*$", self.config.read_text(), re.M))
-        argv = [str(self.binary), "import", "postfix", TABLES, "--output", str(self.config), "--force"]
+        argv = [str(self.binary), "import", *imported, "--output", str(self.config), "--force"]
         done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
         if done.returncode not in (0, 1):
             raise RuntimeError(f"import: {done.stderr}")

@@ -5,7 +5,8 @@ Exim drops root when it gets another configuration (-C), and Debian's looks for 
 the machine, which does not change. The spool is durable: Exim syncs both files of a message before
 its 250. It delivers nothing until it is released.
 
-Exim cannot be installed next to Postfix in Debian, so `bench/peers/install` unpacks the package.
+Exim cannot be installed next to Postfix in Debian, so `bench/peers/install` unpacks two packages: the light one, which
+is measured, and the heavy one, which has lookups in directories and databases, with Debian's configuration.
 """
 
 import os
@@ -18,6 +19,7 @@ from .smtp import free_port, wait_for_banner
 
 _UNPACKED = ROOT / "target/peers/exim"
 BINARY = _UNPACKED / "usr/sbin/exim4"
+HEAVY = ROOT / "target/peers/exim-heavy"
 _USER = "Debian-exim"  # compiled into the binary
 _UID_MAX = 65533  # below that of nobody
 
@@ -107,11 +109,12 @@ class Exim:
 
     name = "exim"
 
-    def __init__(self, folder, router=_NOWHERE, runners=0, queueing="queue_only"):
+    def __init__(self, folder, router=_NOWHERE, runners=0, queueing="queue_only", binary=BINARY):
         if os.geteuid() != 0:
             raise RuntimeError("starting Exim needs root")
-        if not BINARY.exists():
-            raise RuntimeError(f"{BINARY} is missing: run `bench/peers/install` first")
+        if not binary.exists():
+            raise RuntimeError(f"{binary} is missing: run `bench/peers/install` first")
+        self.binary = binary
         self.root = folder / "exim"
         self.spool = self.root / "spool"
         self._console = self.root / "console.log"
@@ -123,7 +126,7 @@ class Exim:
     def start(self):
         """Writes its /etc, starts it, and waits until it greets."""
         self._configure()
-        self._run(str(BINARY), "-bdf")
+        self._run(str(self.binary), "-bdf")
         try:
             wait_for_banner(self.port)
         except RuntimeError as error:
@@ -138,7 +141,7 @@ class Exim:
 
     def release(self):
         """Starts its queue runners in parallel; each ends after one pass through the queue."""
-        self._run("sh", "-c", _RUNNERS, str(BINARY), str(self._runners))
+        self._run("sh", "-c", _RUNNERS, str(self.binary), str(self._runners))
 
     def queued(self):
         """The number of queued messages."""
@@ -156,10 +159,12 @@ class Exim:
         """exim4.conf, for a report."""
         return (self.root / "etc/exim4/exim4.conf").read_text()
 
+    def namespace(self):
+        """The prefix of commands that see Exim's /etc over that of the machine."""
+        return ["unshare", "--mount", "--propagation", "private", "sh", "-c", _OVERLAY, str(self.root / "etc")]
+
     def _run(self, *words):
-        """Runs a command in a namespace with Exim's /etc over that of the machine."""
-        argv = ["unshare", "--mount", "--propagation", "private", "sh", "-c", _OVERLAY, str(self.root / "etc")]
-        argv = self.group.command([*argv, *words])
+        argv = self.group.command([*self.namespace(), *words])
         with open(self._console, "ab") as log:
             process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         self._processes.append(process)
@@ -169,21 +174,23 @@ class Exim:
         etc = self.root / "etc"
         for folder in (etc / "exim4", self.spool):
             folder.mkdir(parents=True)
-        uid = _add_user(etc)
+        uid = add_users(etc)
         os.chown(self.spool, uid, uid)
         (self.root / "mainlog").symlink_to("/dev/null")  # Exim can log less, but not nothing
         text = _CONFIGURATION.format(
-            binary=BINARY, root=self.root, spool=self.spool, port=self.port, router=self._router, queueing=self._queueing
+            binary=self.binary, root=self.root, spool=self.spool, port=self.port, router=self._router, queueing=self._queueing
         )
         (etc / "exim4/exim4.conf").write_text(text)
 
 
-def _add_user(etc):
-    """Adds Exim's user and group to that /etc, with an unused id, which is returned."""
+def add_users(etc, names=()):
+    """Adds Exim's user and group, whose unused id is returned, and people with these names to that /etc."""
     passwd, group = (pathlib.Path("/etc", name).read_text() for name in ("passwd", "group"))
     taken = {line.split(":")[2] for line in (passwd + group).splitlines() if line.count(":") > 2}
-    uid = next(number for number in range(_UID_MAX, 0, -1) if str(number) not in taken)
+    free = (number for number in range(_UID_MAX, 0, -1) if str(number) not in taken)
+    ids = {name: next(free) for name in (_USER, *names)}
     # Ours come first, so that they take precedence over an Exim of the machine.
-    (etc / "passwd").write_text(f"{_USER}:x:{uid}:{uid}::/nonexistent:/usr/sbin/nologin\n{passwd}")
-    (etc / "group").write_text(f"{_USER}:x:{uid}:\n{group}")
-    return uid
+    people = "".join(f"{name}:x:{uid}:{uid}::/:/usr/sbin/nologin\n" for name, uid in ids.items())
+    (etc / "passwd").write_text(people + passwd)
+    (etc / "group").write_text("".join(f"{name}:x:{uid}:\n" for name, uid in ids.items()) + group)
+    return ids[_USER]

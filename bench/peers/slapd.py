@@ -28,6 +28,7 @@ _CONFIG = """\
 include /etc/ldap/schema/core.schema
 include /etc/ldap/schema/cosine.schema
 include /etc/ldap/schema/inetorgperson.schema
+include /etc/ldap/schema/misc.schema
 pidfile {folder}/slapd.pid
 modulepath /usr/lib/ldap
 moduleload back_mdb

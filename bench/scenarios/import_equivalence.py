@@ -1,10 +1,12 @@
-"""Whether mail is treated alike by Postfix and by Mailrace with the imported configuration, in many set-ups.
+"""Whether mail is treated alike by another server and by Mailrace with the imported configuration, in many set-ups.
 
-    import-equivalence      all set-ups of equivalence/setups; with --sides NAME,... only these
+    import-equivalence        Postfix: all set-ups of equivalence/setups; with --sides NAME,... only these
+    import-equivalence-exim   Exim: those of equivalence/exim_setups
 """
 
 import collections
 import concurrent.futures
+import functools
 import os
 
 import report
@@ -19,58 +21,67 @@ _NOTES = [
     "A probe is one message on a connection of its own: with the same client, names, addresses and content for both servers. "
     "Compared are the verdict (accepted, deferred, refused), and where the mail went: host, mailbox or program, with its "
     "envelope and the fields that servers change.",
-    "another command: the verdict is the same, and told at another command (Postfix refuses at RCPT what Mailrace refuses "
-    "at MAIL).",
+    "another command: the verdict is the same, and told at another command (one server refuses at RCPT what the other "
+    "refuses at MAIL).",
     "told: the import tells this difference. meant: the reason is in the table. demanded by an RFC: the same, told by the "
-    "import, although Postfix refuses.",
+    "import, although the other server refuses.",
 ]
 
 
-def compare_all(options):
-    """Runs the set-ups, a few at a time."""
-    chosen = [name for name in setup.names() if options.sides is None or name in options.sides]
-    with machine.run_folder("import-equivalence") as folder:
+def compare_all(server, options):
+    """Runs the set-ups of a server, a few at a time."""
+    title, scenario = run.server_title(server), _scenario(server)
+    chosen = [name for name in setup.names(server) if options.sides is None or name in options.sides]
+    with machine.run_folder(scenario) as folder:
         facts = machine.describe(folder)
         with concurrent.futures.ThreadPoolExecutor(int(os.environ.get("MAILRACE_JOBS", "2"))) as pool:
-            results = list(pool.map(run.in_namespaces, chosen))
+            results = list(pool.map(run.in_namespaces, (setup.Setup(server, name) for name in chosen)))
         for result in results:
-            _show(result)
+            _show(result, title)
         return report.Report(
-            "import-equivalence", "What the import makes of Postfix's configuration, held against Postfix", facts, folder,
-            {"both": [f"bench/equivalence/setups/{name}" for name in chosen]}, _NOTES,
-            checks=list(_checks(results)), tables=_tables(results),
+            scenario, f"What the import makes of {title}'s configuration, held against {title}", facts, folder,
+            {"both": [str(setup.Setup(server, name).folder.relative_to(machine.ROOT)) for name in chosen]}, _NOTES,
+            checks=list(_checks(results, title)), tables=_tables(results, title),
         ).finish(options)  # fmt: skip
 
 
-def _show(result):
+def _scenario(server):
+    return "import-equivalence" if server == "postfix" else f"import-equivalence-{server}"
+
+
+def _show(result, title):
     print(f"--- {result.setup}: {len(result.compared)} probes")
-    if result.failure:
-        print(result.failure)
+    if result.failure or result.skipped:
+        print(result.failure or f"skipped: {result.skipped}")
     for one in result.compared:
         if one.kind not in (comparison.SAME, comparison.ELSEWHERE):
-            print(f"{one.kind}: {one.probe}\n    Postfix:  {one.postfix}\n    Mailrace: {one.mailrace}")
+            print(f"{one.kind}: {one.probe}\n    {title + ':':<9} {one.original}\n    Mailrace: {one.mailrace}")
 
 
-def _checks(results):
+def _checks(results, title):
     compared = [one for result in results for one in result.compared]
     count = collections.Counter(one.kind for one in compared)
     failed = [result.setup for result in results if result.failure]
-    yield "all set-ups run", ", ".join(failed) or f"{len(results)} set-ups, {len(compared)} probes", not failed
-    aim = "nothing is accepted or relayed that Postfix refused, unless an RFC demands it"
+    skipped = [result.setup for result in results if result.skipped]
+    yield "all set-ups run", ", ".join([*failed, *(f"{name} skipped" for name in skipped)]) or f"{len(results)} set-ups, {len(compared)} probes", not failed and not skipped
+    aim = f"nothing is accepted or relayed that {title} refused, unless an RFC demands it"
     yield aim, f"{count[comparison.LETS_IN]} probes", count[comparison.LETS_IN] == 0
     aim = "every other difference is told by the import, or meant"
     yield aim, f"{count[comparison.DIFFERS]} are not", count[comparison.DIFFERS] == 0
 
 
-def _tables(results):
+def _tables(results, title):
     rows, differences = [], []
     for result in results:
         count = collections.Counter(one.kind for one in result.compared)
         rows.append({"set-up": result.setup, "": result.title, "probes": len(result.compared)}
                     | {kind: count[kind] for kind in _KINDS})  # fmt: skip
-        differences += [one.row(result.setup) for one in result.compared
+        differences += [one.row(result.setup, title) for one in result.compared
                         if one.kind not in (comparison.SAME, comparison.ELSEWHERE)]  # fmt: skip
     return {"Set-ups": rows} | ({"Differences": differences} if differences else {})
 
 
-SCENARIOS = {"import-equivalence": Scenario(compare_all, sides=tuple(setup.names()))}
+SCENARIOS = {
+    _scenario(server): Scenario(functools.partial(compare_all, server), sides=tuple(setup.names(server)))
+    for server in ("postfix", "exim")
+}

@@ -227,7 +227,9 @@ impl Conversion<'_> {
                 }
                 Err(_) => DomainPattern::Unknown(text.to_owned()),
             },
-            "mysql" | "pgsql" | "sqlite" | "ldap" | "ldapm" => DomainPattern::Group(DomainGroup::Lookup(lookup)),
+            "mysql" | "pgsql" | "sqlite" | "ldap" | "ldapm" | "cdb" => {
+                DomainPattern::Group(DomainGroup::Lookup(lookup))
+            }
             _ => DomainPattern::Unknown(text.to_owned()),
         }
     }

@@ -76,7 +76,7 @@ impl Conversion<'_> {
         if let Some(secret) = driver.value("server_secret") {
             let lookup = Lookup::parse(&self.expander.resolved(secret)).filter(is_for_one_login)?;
             let is_free = driver.value("server_condition").is_none();
-            return is_free.then_some(PasswordLookup { lookup, is_hashed: false });
+            return is_free.then_some(PasswordLookup { lookup, is_hashed: false, first_field: false });
         }
         if driver.kind() != "plaintext" {
             return None;
@@ -87,7 +87,7 @@ impl Conversion<'_> {
     /// The table that a lookup looks into for the password of a user.
     fn password_table(&mut self, found: &PasswordLookup) -> Option<String> {
         let sections = self.draft.sections.len();
-        let name = self.table(&found.lookup, TableUse::Passwords, &[]).ok()?;
+        let name = self.table(&found.lookup, TableUse::Passwords { first_field: found.first_field }, &[]).ok()?;
         if !found.is_hashed {
             self.mark_as_plain(sections, &name);
         }
@@ -113,6 +113,8 @@ impl Conversion<'_> {
 struct PasswordLookup {
     lookup: Lookup,
     is_hashed: bool,
+    /// Whether only the first field of what is found is the password.
+    first_field: bool,
 }
 
 impl PasswordLookup {
@@ -131,11 +133,13 @@ impl PasswordLookup {
         let is_plain =
             matches!(yes.trim(), "yes" | "true" | "1") && matches!(no.trim(), "" | "no" | "false" | "0" | "fail");
         let (password, stored) = if is_hashed || !one.contains("${lookup") { (one, other) } else { (other, one) };
-        let lookup = first_field(stored).or_else(|| Lookup::parse(stored)).filter(is_for_one_login)?;
+        let of_first_field = first_field(stored);
+        let first_field = of_first_field.is_some();
+        let lookup = of_first_field.or_else(|| Lookup::parse(stored)).filter(is_for_one_login)?;
         let name = login_variable(&lookup.key).or_else(|| login_variable(&lookup.source))?;
         let is_password = variables(password).as_slice() == [password.trim().trim_matches(['$', '{', '}'])]
             && login_variable(password) == Some(name + 1);
-        (is_plain && rest.trim() == "}" && is_password).then_some(PasswordLookup { lookup, is_hashed })
+        (is_plain && rest.trim() == "}" && is_password).then_some(PasswordLookup { lookup, is_hashed, first_field })
     }
 }
 

@@ -7,6 +7,7 @@
 
 mod access;
 mod acl_verdict;
+mod address_syntax;
 pub mod debian;
 mod domains;
 mod expansion;
@@ -18,8 +19,10 @@ mod rewriting;
 mod routers;
 pub mod sections;
 pub mod source;
+mod special_targets;
 mod statements;
 mod tables;
+mod tags;
 mod transports;
 
 use std::cell::RefCell;
@@ -98,6 +101,13 @@ struct Conversion<'a> {
     has_users: bool,
     /// Addresses whose mail gets 451.
     deferred_addresses: Vec<String>,
+    /// Lines of the table of replies to RCPT.
+    alias_replies: Vec<String>,
+    /// Addresses whose mail is dropped, and their table.
+    dropped_addresses: Vec<String>,
+    dropped_table: Option<String>,
+    /// Tables of aliases that refuse all addresses that are not in them.
+    closed_tables: BTreeSet<String>,
 }
 
 impl<'a> Conversion<'a> {
@@ -134,6 +144,10 @@ impl<'a> Conversion<'a> {
             relay: RelayRights::default(),
             has_users: false,
             deferred_addresses: Vec::new(),
+            alias_replies: Vec::new(),
+            dropped_addresses: Vec::new(),
+            dropped_table: None,
+            closed_tables: BTreeSet::new(),
         }
     }
 
@@ -151,6 +165,7 @@ impl<'a> Conversion<'a> {
         self.logins();
         self.listeners();
         self.relay_section();
+        self.malformed_addresses();
         self.access();
         self.numbers();
         self.domains();

@@ -180,6 +180,13 @@ impl Conversion<'_> {
         entries.filter(|_| is_file).collect()
     }
 
+    /// Whether a manualroute router has no entry for a domain, so that the routers after it are asked.
+    pub(super) fn declines(&self, router: &Driver, group: &DomainGroup) -> bool {
+        let entries = self.route_entries(router);
+        let is_not = |(pattern, _): &(String, String)| applies(&self.domain_items(pattern), group) == Truth::No;
+        !entries.is_empty() && entries.iter().all(is_not)
+    }
+
     /// The next hop that a manualroute router has for a domain.
     pub(super) fn route_of(&mut self, router: &Driver, group: &DomainGroup) -> Option<String> {
         let entries = self.route_entries(router);
@@ -236,8 +243,12 @@ impl Conversion<'_> {
         let name = header.trim_matches(['[', ']']).to_owned();
         let file =
             self.add_file(&format!("{}.password", name.replace("transport.", "")), format!("{password}\n"), true);
-        let level =
-            if driver.value("tls_verify_hosts").is_some_and(|it| it.trim() == "*") { "verified" } else { "required" };
+        let is_for_all = |name: &str| driver.value(name).is_some_and(|it| it.trim() == "*");
+        let level = match (is_for_all("tls_verify_hosts"), is_for_all("hosts_avoid_tls")) {
+            (true, _) => "verified",
+            (false, true) => "offered",
+            (false, false) => "required",
+        };
         let block = TomlSection::new(&format!("[{name}.auth]")).key("user", quoted(&user), "authenticators");
         self.draft.add(block.key("password_file", quoted(&file), "").key("tls", quoted(level), "tls_verify_hosts"));
     }

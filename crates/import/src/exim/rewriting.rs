@@ -7,7 +7,7 @@ use mail::Address;
 
 use super::Conversion;
 use super::domains::{DomainGroup, Truth, applies, file_entries};
-use super::expansion::Lookup;
+use super::expansion::{Lookup, list};
 use super::sections::Driver;
 use crate::config_draft::{quoted, quoted_list};
 
@@ -20,11 +20,10 @@ impl Conversion<'_> {
                 self.draft.add_unsupported(format!("rewrite: {line}"), "this form has no counterpart");
                 continue;
             };
-            let is_for_senders = !flags.is_empty() && flags.chars().all(|flag| "Ffrsq".contains(flag));
             let entries = self.rewrite_entries(&pattern, &replacement);
-            match entries {
-                Some(entries) if is_for_senders => senders.push_str(&entries),
-                Some(entries) if flags.is_empty() || flags.contains('E') || flags.contains('h') => others.push_str(&entries),
+            match (entries, AddressClasses::of_flags(&flags)) {
+                (Some(entries), Some(AddressClasses::Senders)) => senders.push_str(&entries),
+                (Some(entries), Some(AddressClasses::All)) => others.push_str(&entries),
                 _ => self.draft.add_behavior_change(format!(
                     "Addresses stay as they are, since this rewrite rule has no counterpart: {pattern} {replacement} {flags}"
                 )),
@@ -102,8 +101,7 @@ impl Conversion<'_> {
             return;
         }
         let text = self.expander.resolved(driver.value("headers_rewrite").unwrap_or_default());
-        let visible = text.split("$1@").nth(1).and_then(|rest| rest.split_whitespace().next()).map(str::to_owned);
-        let Some(visible) = visible.filter(|domain| Address::new("x", domain).is_ok()) else {
+        let Some(visible) = visible_domain(&text) else {
             self.draft.add_behavior_change(format!(
                 "Mail by transport {} keeps its addresses: headers_rewrite and return_path have no counterpart.",
                 driver.name
@@ -128,6 +126,43 @@ impl Conversion<'_> {
     }
 }
 
+/// The one domain that all rules of `headers_rewrite` put in place of whole domains, if they are for senders.
+fn visible_domain(rules: &str) -> Option<String> {
+    let parsed: Option<Vec<_>> = list(rules).iter().map(|rule| rule_parts(rule)).collect();
+    let parsed = parsed.filter(|rules| !rules.is_empty())?;
+    let (_, first, _) = parsed.first()?;
+    let domain = first.strip_prefix("$1@").filter(|domain| Address::new("x", domain).is_ok())?;
+    let is_alike = |(pattern, replacement, flags): &(String, String, String)| {
+        pattern.starts_with("*@")
+            && replacement == first
+            && flags.contains('f')
+            && flags.chars().all(|it| "frs".contains(it))
+    };
+    parsed.iter().all(is_alike).then(|| domain.to_owned())
+}
+
+/// Which addresses a rule rewrites.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum AddressClasses {
+    /// The sender, in the envelope and in the header.
+    Senders,
+    All,
+}
+
+impl AddressClasses {
+    /// Those of the flags of a rule. None: only some of these addresses, which tables cannot say.
+    fn of_flags(flags: &str) -> Option<AddressClasses> {
+        let has = |all: &str| all.chars().all(|flag| flags.contains(flag));
+        let flags_are_in = |known: &str| flags.chars().all(|flag| known.contains(flag));
+        // `q` only ends the list of rules.
+        match () {
+            () if flags_are_in("q") || has("Eh") && flags_are_in("EFTbcfhrstq") => Some(AddressClasses::All),
+            () if has("Ff") && flags_are_in("Ffrsq") => Some(AddressClasses::Senders),
+            () => None,
+        }
+    }
+}
+
 /// The pattern, the replacement and the flags of a rule.
 fn rule_parts(line: &str) -> Option<(String, String, String)> {
     let (pattern, rest) = line.split_once(char::is_whitespace)?;
@@ -137,4 +172,25 @@ fn rule_parts(line: &str) -> Option<(String, String, String)> {
         None => rest.split_once(char::is_whitespace).unwrap_or((rest, "")),
     };
     Some((pattern.to_owned(), replacement.trim().to_owned(), flags.trim().to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_that_name_some_addresses_only_have_no_counterpart() {
+        for (flags, expected) in [
+            ("", Some(AddressClasses::All)),
+            ("Eh", Some(AddressClasses::All)),
+            ("Ffrs", Some(AddressClasses::Senders)),
+            ("Ffrsq", Some(AddressClasses::Senders)),
+            ("F", None),
+            ("h", None),
+            ("Tt", None),
+            ("S", None),
+        ] {
+            assert_eq!(AddressClasses::of_flags(flags), expected, "{flags}");
+        }
+    }
 }

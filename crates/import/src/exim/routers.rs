@@ -6,7 +6,8 @@
 //! | redirect with a lookup | `aliases` |
 //! | redirect of all addresses to one | `catch_all`, or a table of patterns for another domain |
 //! | accept, for users or names of a lookup | `mailboxes` |
-//! | accept for all, manualroute, dnslookup | no `mailboxes`: all addresses exist |
+//! | manualroute, dnslookup, for names of a lookup | `mailboxes`, with the next hop |
+//! | accept, manualroute, dnslookup for all | no `mailboxes`: all addresses exist |
 //!
 //! A router that cannot be translated makes the mail wait that no router before it takes.
 
@@ -19,7 +20,9 @@ use super::Conversion;
 use super::domains::{DomainGroup, Truth, applies};
 use super::expansion::{Lookup, list};
 use super::sections::Driver;
+use super::special_targets::AllowedTargets;
 use super::tables::{DEFERRED_TABLE, TableUse};
+use super::tags::{self, TagScope};
 use super::transports::Target;
 use crate::config_draft::{TomlSection, quoted, quoted_list};
 
@@ -28,10 +31,6 @@ const PLACEHOLDER_DOMAIN: &str = "nothing-kept-here.invalid";
 /// Options of routers without a counterpart that decide which addresses one takes.
 const DECIDING: [&str; 6] =
     ["senders", "condition", "require_files", "address_data", "local_part_prefix", "router_home_directory"];
-
-/// Options that decide which addresses a router takes that sends mail to other hosts.
-const DECIDING_REMOTE: [&str; 6] =
-    ["senders", "condition", "require_files", "local_parts", "check_local_user", "local_part_prefix"];
 
 /// What is known of a domain.
 #[derive(Clone, Debug, Default)]
@@ -45,6 +44,7 @@ struct DomainPlan {
     catch_all: Option<String>,
     target: Option<Target>,
     delimiter: String,
+    tags: TagScope,
     comes_from: String,
 }
 
@@ -54,6 +54,14 @@ enum RouterScope {
     Names(Vec<String>),
     Table(Lookup),
     Unsupported(String),
+}
+
+/// Where a router sends mail.
+enum RouterHop {
+    Next(String),
+    /// It leaves the domain to the routers after it.
+    Declines,
+    Unknown,
 }
 
 impl Conversion<'_> {
@@ -74,12 +82,64 @@ impl Conversion<'_> {
         });
         let origin = self.origin.clone();
         names.sort_by_key(|(group, _)| *group != DomainGroup::Name(origin.clone()));
-        if !matches!(names.first(), Some((DomainGroup::Name(_), _))) {
-            self.placeholder_domain();
+        let knows_literals = self.config.main.is_set("allow_domain_literals");
+        if !knows_literals && names.iter().any(|(group, _)| *group == DomainGroup::Name(self.hostname.to_lowercase())) {
+            self.draft.add_behavior_change(
+                "Mail to users at the IP address of this server, such as bob@[192.0.2.1], is accepted, as RFC 1123 section \
+                 5.2.17 demands, where Exim refuses such addresses.",
+            );
         }
+        if !knows_literals || !matches!(names.first(), Some((DomainGroup::Name(_), _))) {
+            let has_origin = names.iter().any(|(group, _)| *group == DomainGroup::Name(origin.clone()));
+            self.placeholder_domain(has_origin.then_some(origin.as_str()));
+        }
+        self.write_special_targets();
+        self.tell_of_postmasters(&names);
+        let mut tags = TagScope::default();
         for (group, plan) in names {
+            if !plan.everyone && plan.catch_all.as_deref().unwrap_or_default().is_empty() {
+                tags.extend(&plan.delimiter, &plan.tags);
+            }
             self.write_domain(&group, plan);
         }
+        self.write_tag_rules(&tags);
+    }
+
+    /// Tells of domains whose postmaster Exim may refuse.
+    fn tell_of_postmasters(&mut self, plans: &[(DomainGroup, DomainPlan)]) {
+        let unknown = |(group, plan): &(DomainGroup, DomainPlan)| {
+            let (name, shown) = match group {
+                DomainGroup::Name(name) => (name.as_str(), name.clone()),
+                DomainGroup::Subdomains(name) => ("", format!("*.{name}")),
+                DomainGroup::Lookup(_) | DomainGroup::Foreign => ("", "domains in a database".to_owned()),
+            };
+            let is_certain =
+                plan.is_blocked || plan.everyone || plan.catch_all.as_ref().is_some_and(|it| !it.is_empty());
+            let is_key = |line: &str| {
+                let key = line.split_whitespace().next().unwrap_or_default();
+                key.eq_ignore_ascii_case(&format!("postmaster@{name}")) || key == format!("@{name}")
+            };
+            let mut tables = plan.aliases.iter().chain(&plan.mailboxes);
+            let knows = |table: &String| self.text_of(table).is_some_and(|text| text.lines().any(is_key));
+            (!is_certain && !tables.any(knows)).then_some(shown)
+        };
+        let unknown: Vec<String> = plans.iter().filter_map(unknown).collect();
+        if let [first, rest @ ..] = unknown.as_slice() {
+            let more = if rest.is_empty() { String::new() } else { format!(" and {} more", rest.len()) };
+            self.draft.add_behavior_change(format!(
+                "Mail to the postmaster of {first}{more} is accepted, as RFC 5321 section 4.5.1 demands, where Exim knows no \
+                 such address: add an alias for it."
+            ));
+        }
+    }
+
+    /// The text of a table of addresses in a file.
+    pub(super) fn text_of(&self, table: &str) -> Option<&str> {
+        let is_text = |(key, value, _): &(String, String, String)| key == "type" && *value == quoted("text");
+        let is_it = |(key, value, _): &(String, String, String)| key == "name" && *value == quoted(table);
+        let block = self.draft.sections.iter().find(|block| block.keys.iter().any(is_it))?;
+        let file = self.draft.files.iter().find(|file| file.path == self.folder.join(table))?;
+        block.keys.iter().any(is_text).then_some(file.text.as_str())
     }
 
     /// The domains of ours by name that each router is for.
@@ -104,6 +164,13 @@ impl Conversion<'_> {
                 Truth::No => continue,
                 Truth::Maybe => self.block(&mut plan, router, "its domains cannot be listed"),
                 Truth::Yes if self.is_idle(router) => continue,
+                Truth::Yes if router.is_set("unseen") => {
+                    self.draft.add_behavior_change(format!(
+                        "Copies of mail that router {} makes are not made: `unseen` has no counterpart.",
+                        router.name
+                    ));
+                    continue;
+                }
                 Truth::Yes => self.router(router, group, names, &mut plan, made),
             }
             let ends = router.value("more").is_some_and(|value| value == "false");
@@ -132,9 +199,10 @@ impl Conversion<'_> {
         plan: &mut DomainPlan,
         made: &mut BTreeMap<String, String>,
     ) {
-        if let Some(suffix) = router.value("local_part_suffix").and_then(|value| value.strip_suffix('*')) {
-            plan.delimiter = suffix.chars().next().filter(|c| "+-".contains(*c)).map(String::from).unwrap_or_default();
+        if let Some(delimiter) = tags::delimiter(router) {
+            plan.delimiter = delimiter;
         }
+        self.tell_of_suffixes(router);
         if plan.comes_from.is_empty() {
             plan.comes_from.clone_from(&router.name);
         }
@@ -143,24 +211,12 @@ impl Conversion<'_> {
         }
         match router.kind() {
             "redirect" => self.redirect(router, group, names, plan, made),
-            "accept" => self.accept(router, names, plan, made),
-            "manualroute" | "dnslookup" => {
-                let hop = match router.kind() {
-                    "dnslookup" => match group {
-                        DomainGroup::Name(name) => Some(format!("mx:{name}")),
-                        _ => None,
-                    },
-                    _ => self.route_of(router, group),
-                };
-                plan.everyone = true;
-                plan.target = Some(match hop {
-                    Some(hop) => self.transport_of(router, Some(&hop)),
-                    None => self.waiting_transport(
-                        &router.name,
-                        &format!("the next hop of router {} depends on the domain", router.name),
-                    ),
-                });
-            }
+            "accept" => self.deliver(router, names, None, plan, made),
+            "manualroute" | "dnslookup" => match self.hop_of(router, group) {
+                RouterHop::Next(hop) => self.deliver(router, names, Some(&hop), plan, made),
+                RouterHop::Declines => {}
+                RouterHop::Unknown => self.block(plan, router, "its next hop depends on the domain"),
+            },
             "ipliteral" => {}
             kind => self.block(plan, router, &format!("routers of type {kind} have no counterpart")),
         }
@@ -172,9 +228,6 @@ impl Conversion<'_> {
         let is_off = |name: &str| router.value(name).is_some_and(|value| matches!(value, "false" | "no"));
         let reads_home =
             |name: &str| router.value(name).is_some_and(|it| it.contains("$home") || it.contains("${home}"));
-        if router.is_set("unseen") {
-            return Some("`unseen` makes copies".into());
-        }
         if count("condition") > 1 {
             return Some("it has several conditions".into());
         }
@@ -186,12 +239,36 @@ impl Conversion<'_> {
         if !is_for_homes && (is_off("verify") || is_off("verify_recipient") || router.is_set("verify_only")) {
             return Some("it does not decide which addresses exist (verify)".into());
         }
-        let is_remote = matches!(router.kind(), "manualroute" | "dnslookup");
-        let decides = |name: &&&str| router.value(name).is_some_and(|value| !self.is_true(value));
-        let name = DECIDING_REMOTE.iter().filter(|_| is_remote).find(decides);
         let is_found = |value: &str| self.expander.resolved(value).contains('$');
-        let name = name.or_else(|| router.value("address_data").filter(|it| is_found(it)).map(|_| &"address_data"));
-        name.map(|name| format!("its {name} has no counterpart"))
+        if router.value("local_part_prefix").is_some() && router.kind() != "redirect" && router.kind() != "accept" {
+            return Some("its local_part_prefix has no counterpart".into());
+        }
+        if self.stores_what_is_found(router) {
+            return Some("its transport uses what a lookup gives, and not the address".into());
+        }
+        router.value("address_data").filter(|it| is_found(it)).map(|_| "its address_data has no counterpart".into())
+    }
+
+    /// Whether the path of its transport has what the lookup of `local_parts` gives in place of the local part.
+    fn stores_what_is_found(&self, router: &Driver) -> bool {
+        let parts = router.value("local_parts").map(|value| self.expander.resolved(value)).unwrap_or_default();
+        let gives_key = |lookup: &Lookup| lookup.kind == "dsearch" || lookup.default.contains("ret=key");
+        let is_other = Lookup::of_list_item(&parts, "$local_part").is_some_and(|lookup| !gives_key(&lookup));
+        let transport = self.config.transport(router.value("transport").unwrap_or_default());
+        let uses =
+            |name: &str| transport.and_then(|it| it.value(name)).is_some_and(|it| it.contains("local_part_data"));
+        is_other && ["directory", "file", "command"].into_iter().any(uses)
+    }
+
+    /// Where a router sends mail for a domain.
+    fn hop_of(&mut self, router: &Driver, group: &DomainGroup) -> RouterHop {
+        let hop = match (router.kind(), group) {
+            ("dnslookup", DomainGroup::Name(name)) => Some(format!("mx:{name}")),
+            ("dnslookup", _) => None,
+            _ if self.declines(router, group) => return RouterHop::Declines,
+            _ => self.route_of(router, group),
+        };
+        hop.map_or(RouterHop::Unknown, RouterHop::Next)
     }
 
     /// Whether a condition always holds.
@@ -199,8 +276,16 @@ impl Conversion<'_> {
         self.expander.constant(condition).is_some_and(|it| matches!(it.trim(), "true" | "yes" | "1" | "*"))
     }
 
-    fn transport_of(&mut self, router: &Driver, hop: Option<&str>) -> Target {
-        self.transport(router.value("transport").unwrap_or_default(), hop)
+    /// The transport of a router; routers with the same transport and next hop share it.
+    fn transport_of(&mut self, router: &Driver, hop: Option<&str>, made: &mut BTreeMap<String, String>) -> Target {
+        let transport = router.value("transport").unwrap_or_default();
+        let key = format!("transport {transport} to {}", hop.unwrap_or_default());
+        if let Some(known) = made.get(&key) {
+            return Target { name: known.clone(), moves_mailboxes: false };
+        }
+        let target = self.transport(transport, hop);
+        made.insert(key, target.name.clone());
+        target
     }
 
     /// Makes the mail wait that no router before this one takes.
@@ -238,7 +323,8 @@ impl Conversion<'_> {
         let data = self.expander.resolved(router.value("data").unwrap_or_default());
         if let Some(lookup) = Lookup::parse(&data) {
             let known = made.get(&router.name).cloned();
-            let table = known.map_or_else(|| self.table(&lookup, TableUse::Aliases, names), Ok);
+            let allowed = AllowedTargets { fail: router.is_set("allow_fail"), defer: router.is_set("allow_defer") };
+            let table = known.map_or_else(|| self.table(&lookup, TableUse::Aliases(allowed), names), Ok);
             match table {
                 Ok(table) if router.value("local_parts").is_none() => {
                     if !plan.mailboxes.is_empty() {
@@ -248,6 +334,10 @@ impl Conversion<'_> {
                         ));
                     }
                     made.insert(router.name.clone(), table.clone());
+                    plan.tags.add(router, &table);
+                    if self.closed_tables.contains(&table) {
+                        plan.catch_all = Some(String::new());
+                    }
                     if !plan.aliases.contains(&table) {
                         plan.aliases.push(table);
                     }
@@ -314,10 +404,12 @@ impl Conversion<'_> {
         }
     }
 
-    fn accept(
+    /// A router that gives the mail for its addresses to a transport.
+    fn deliver(
         &mut self,
         router: &Driver,
         names: &[String],
+        hop: Option<&str>,
         plan: &mut DomainPlan,
         made: &mut BTreeMap<String, String>,
     ) {
@@ -343,11 +435,7 @@ impl Conversion<'_> {
                 Err(why) => return self.block(plan, router, &why),
             },
         };
-        let target = match (made.get(&format!("transport of {}", router.name)), &plan.target) {
-            (Some(known), _) => Target { name: known.clone(), moves_mailboxes: false },
-            (None, _) => self.transport_of(router, None),
-        };
-        made.insert(format!("transport of {}", router.name), target.name.clone());
+        let target = self.transport_of(router, hop, made);
         if plan.target.as_ref().is_some_and(|known| known.name != target.name) {
             return self.block(plan, router, "the domain has another transport already: see [[route]]");
         }
@@ -358,6 +446,7 @@ impl Conversion<'_> {
         plan.everyone = table.is_none();
         if let Some(table) = table {
             made.insert(router.name.clone(), table.clone());
+            plan.tags.add(router, &table);
             if !plan.mailboxes.contains(&table) {
                 plan.mailboxes.push(table);
             }
@@ -367,16 +456,18 @@ impl Conversion<'_> {
     /// The addresses that an accept or redirect router takes.
     fn scope(&mut self, router: &Driver) -> RouterScope {
         let unsupported = |what: &str| RouterScope::Unsupported(format!("its {what} has no counterpart"));
-        if router.value("senders").is_some() {
+        let decides = |name: &str| router.value(name).is_some_and(|value| !self.is_true(value));
+        if decides("senders") {
             return unsupported("senders");
         }
         let parts = router.value("local_parts").map(|value| self.expander.resolved(value));
         let is_account = router.is_set("check_local_user");
-        let selections = [router.value("condition").is_some(), router.value("require_files").is_some(), is_account];
+        let selections = [decides("condition"), decides("require_files"), is_account];
         if selections.iter().filter(|is_there| **is_there).count() > 1 {
             return unsupported("combination of conditions");
         }
-        if let Some(condition) = router.value("condition").map(|value| self.expander.resolved(value)) {
+        let condition = router.value("condition").filter(|_| decides("condition"));
+        if let Some(condition) = condition.map(|value| self.expander.resolved(value)) {
             return match Lookup::of_condition(&condition) {
                 Some(lookup) if parts.is_none() => RouterScope::Table(lookup),
                 _ => unsupported("condition"),
@@ -440,12 +531,19 @@ impl Conversion<'_> {
         );
     }
 
-    fn placeholder_domain(&mut self) {
+    /// The first domain, if addresses at the IP address of this server are not known to Exim. The postmaster of the
+    /// server is at the origin, where Exim sends the postmaster's mail.
+    fn placeholder_domain(&mut self, origin: Option<&str>) {
         let comment = "Addresses at the IP address of this server, and a postmaster without a domain, belong to the first \
                        domain. This one has no mailboxes.";
         let mailboxes = self.empty_table();
         let block = TomlSection::new("[[domain]]").comment(comment).key("name", quoted(PLACEHOLDER_DOMAIN), "");
-        self.draft.add(block.key("mailboxes", quoted(&mailboxes), ""));
+        let mut block = block.key("mailboxes", quoted(&mailboxes), "");
+        if let Some(origin) = origin {
+            let text = format!("postmaster@{PLACEHOLDER_DOMAIN} postmaster@{origin}\n");
+            block.set("aliases", quoted(&self.add_text_table("postmaster", "text", text, "")), "");
+        }
+        self.draft.add(block);
     }
 
     fn empty_table(&mut self) -> String {
@@ -478,6 +576,7 @@ impl Conversion<'_> {
         if !self.deferred_addresses.is_empty() && !plan.aliases.is_empty() {
             plan.aliases.push(DEFERRED_TABLE.to_owned());
         }
+        plan.mailboxes.extend(self.dropped_table.clone().filter(|_| !plan.everyone && !plan.aliases.is_empty()));
         if !plan.everyone && plan.mailboxes.is_empty() {
             plan.mailboxes.push(self.empty_table());
         }

@@ -231,7 +231,7 @@ fn local_part_patterns(item: &str) -> Option<String> {
 }
 
 /// The text with a backslash before each character that could mean something.
-fn escaped(text: &str) -> String {
+pub(super) fn escaped(text: &str) -> String {
     let is_special = |c: char| c.is_ascii_punctuation() && !"<>_\"".contains(c);
     text.chars().flat_map(|c| is_special(c).then_some('\\').into_iter().chain([c])).collect()
 }

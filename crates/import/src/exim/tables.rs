@@ -10,6 +10,7 @@ use mail::Address;
 use super::Conversion;
 use super::domains::file_entries;
 use super::expansion::{Lookup, list};
+use super::special_targets::{AllowedTargets, SpecialTarget};
 use crate::config_draft::{TomlSection, quoted, quoted_list};
 use crate::mysql;
 use crate::sql::Database;
@@ -17,10 +18,19 @@ use crate::sql::Database;
 /// What a table is looked up for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TableUse {
-    Aliases,
+    Aliases(AllowedTargets),
     Mailboxes,
     Domains,
-    Passwords,
+    /// `first_field`: what stands before the first colon of a value is the password.
+    Passwords {
+        first_field: bool,
+    },
+}
+
+impl TableUse {
+    fn is_aliases(self) -> bool {
+        matches!(self, TableUse::Aliases(_))
+    }
 }
 
 /// The table of addresses whose mail waits.
@@ -34,7 +44,7 @@ impl Conversion<'_> {
 
     /// The table for a lookup in these domains; a database needs no list of them.
     pub(super) fn table(&mut self, lookup: &Lookup, of_use: TableUse, domains: &[String]) -> Result<String, String> {
-        if of_use == TableUse::Aliases && !lookup.gives_value() {
+        if of_use.is_aliases() && !lookup.gives_value() {
             return Err("what it gives is made of what is found".into());
         }
         let is_same = |(known, its_use, its_domains, _): &&(Lookup, TableUse, Vec<String>, String)| {
@@ -46,6 +56,7 @@ impl Conversion<'_> {
         let name = match lookup.kind.as_str() {
             "lsearch" | "wildlsearch" | "nwildlsearch" => self.file_table(lookup, of_use, domains),
             "dsearch" => self.folder_table(lookup, domains),
+            "cdb" => self.cdb_table(lookup, of_use),
             "mysql" | "pgsql" | "sqlite" => self.database_table(lookup, of_use),
             "ldap" | "ldapm" => self.ldap_table(lookup, of_use),
             kind => Err(format!("lookups of type {kind} have no counterpart")),
@@ -57,7 +68,7 @@ impl Conversion<'_> {
     fn file_table(&mut self, lookup: &Lookup, of_use: TableUse, domains: &[String]) -> Result<String, String> {
         let key = key_parts(&lookup.key)?;
         let pattern = self.expander.resolved(&lookup.source).trim().to_owned();
-        let (mut lines, mut seen) = (String::new(), BTreeSet::new());
+        let (mut lines, mut seen, mut is_closed) = (String::new(), BTreeSet::new(), false);
         let nowhere = [String::new()];
         for domain in if domains.is_empty() { &nowhere } else { domains } {
             let path = in_domain(&pattern, domain).ok_or("the name of its file depends on the message")?;
@@ -69,6 +80,10 @@ impl Conversion<'_> {
             };
             for (entry, value) in file_entries(&text) {
                 let address = entry_key(&entry, &key, domain, lookup, of_use);
+                if address.as_deref().is_some_and(|it| it.starts_with('@')) && refuses(&value, of_use) {
+                    is_closed = true;
+                    continue;
+                }
                 if let Some(address) = address.filter(|address| seen.insert(address.clone())) {
                     self.add_entry(&mut lines, &entry, address, &value, of_use, &path);
                 }
@@ -76,13 +91,37 @@ impl Conversion<'_> {
         }
         let name = pattern.replace("/$domain", "").replace("/${domain}", "");
         let name = Path::new(&name).file_name().unwrap_or_default().to_string_lossy().into_owned();
-        match of_use {
-            TableUse::Passwords => Ok(self.secret_table(&name, lines)),
-            _ => Ok(self.add_text_table(&name, "text", lines, &format!("From {pattern}."))),
+        let table = match of_use {
+            TableUse::Passwords { .. } => self.secret_table(&name, lines),
+            _ => self.add_text_table(&name, "text", lines, &format!("From {pattern}.")),
+        };
+        self.closed_tables.extend(is_closed.then(|| table.clone()));
+        Ok(table)
+    }
+
+    /// A database of constant keys, which are whole addresses, names of logins or domains.
+    fn cdb_table(&mut self, lookup: &Lookup, of_use: TableUse) -> Result<String, String> {
+        let wanted = if of_use == TableUse::Domains { "%d" } else { "%s" };
+        if key_parts(&lookup.key)? != wanted || !lookup.default.is_empty() || lookup.is_partial {
+            return Err("lookups of type cdb need whole addresses as keys".into());
         }
+        let path = self.expander.constant(&lookup.source).ok_or("the name of its file depends on the message")?;
+        let name = self.unused_name(&Path::new(path.trim()).file_stem().unwrap_or_default().to_string_lossy());
+        let block = TomlSection::new("[[table]]").key("name", quoted(&name), "").key("type", quoted("cdb"), "");
+        self.draft.add(block.key("path", quoted(path.trim()), ""));
+        Ok(name)
     }
 
     fn add_entry(&mut self, lines: &mut String, entry: &str, key: String, value: &str, of_use: TableUse, path: &str) {
+        let special = match of_use {
+            // What all other addresses get cannot be written as a reply to each.
+            TableUse::Aliases(allowed) if !key.starts_with('@') => SpecialTarget::of(value, allowed),
+            _ => None,
+        };
+        if let Some(line) = special.and_then(|special| self.special_entry(&key, special)) {
+            lines.push_str(&format!("{line}\n"));
+            return;
+        }
         match self.entry_value(value, of_use) {
             Ok(value) => lines.push_str(format!("{key:<31} {value}").trim_end()),
             Err(why) => {
@@ -97,13 +136,14 @@ impl Conversion<'_> {
     /// The value of an entry of a file.
     fn entry_value(&self, value: &str, of_use: TableUse) -> Result<String, &'static str> {
         match of_use {
-            TableUse::Aliases => {
+            TableUse::Aliases(_) => {
                 let targets: Result<Vec<String>, _> = alias_words(value).iter().map(|word| self.target(word)).collect();
                 let targets = targets?;
                 if targets.is_empty() { Err("it has no target") } else { Ok(targets.join(", ")) }
             }
             // Further fields behind the password are the file's own.
-            TableUse::Passwords => Ok(value.split(':').next().unwrap_or_default().to_owned()),
+            TableUse::Passwords { first_field: true } => Ok(value.split(':').next().unwrap_or_default().to_owned()),
+            TableUse::Passwords { first_field: false } => Ok(value.to_owned()),
             TableUse::Mailboxes | TableUse::Domains => Ok(String::new()),
         }
     }
@@ -167,7 +207,7 @@ impl Conversion<'_> {
                 block.set("password_file", quoted(&path), option);
             }
         }
-        if of_use == TableUse::Aliases {
+        if of_use.is_aliases() {
             block.set("separator", quoted(","), "");
         }
         self.draft.mapped(option);
@@ -224,7 +264,7 @@ impl Conversion<'_> {
             .key("base", quoted(&base.replace("%20", " ").replace("%2C", ",")), "")
             .key("scope", quoted(if scope.is_empty() { "base" } else { scope }), "")
             .key("filter", quoted(&filter), "");
-        if matches!(of_use, TableUse::Aliases | TableUse::Passwords) {
+        if matches!(of_use, TableUse::Aliases(_) | TableUse::Passwords { .. }) {
             let wanted: Vec<&str> = attributes.split(',').filter(|it| !it.is_empty()).collect();
             block.set("result", quoted_list(wanted), "");
         }
@@ -274,12 +314,12 @@ fn in_domain(pattern: &str, domain: &str) -> Option<String> {
 
 /// The key in the new table; None for an entry that no lookup finds there.
 fn entry_key(entry: &str, key: &str, domain: &str, lookup: &Lookup, of_use: TableUse) -> Option<String> {
-    if of_use == TableUse::Passwords {
+    if matches!(of_use, TableUse::Passwords { .. }) {
         return (!entry.is_empty() && !entry.contains([' ', ',', '"', '#'])).then(|| entry.to_owned());
     }
     let is_default = entry == "*" || entry.starts_with("*@");
     if is_default {
-        let is_meant = of_use == TableUse::Aliases && lookup.default.contains('*') && !domain.is_empty();
+        let is_meant = of_use.is_aliases() && lookup.default.contains('*') && !domain.is_empty();
         return (is_meant && (entry == "*" || entry[2..] == *domain)).then(|| format!("@{domain}"));
     }
     let whole = match key {
@@ -288,6 +328,11 @@ fn entry_key(entry: &str, key: &str, domain: &str, lookup: &Lookup, of_use: Tabl
         _ => entry.to_owned(),
     };
     whole.parse::<Address>().ok().map(|_| whole).filter(|whole| !whole.contains([' ', ',', '"', '#']))
+}
+
+/// Whether the entry for all other addresses refuses them.
+fn refuses(value: &str, of_use: TableUse) -> bool {
+    matches!(of_use, TableUse::Aliases(allowed) if allowed.fail && value.trim().starts_with(":fail:"))
 }
 
 /// Words of an alias, at commas and line ends outside quotes.

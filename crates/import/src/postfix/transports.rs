@@ -10,6 +10,8 @@
 //! `transport:` without a next hop means the domain itself, not the relay host; `:` changes
 //! nothing.
 
+use std::path::Path;
+
 use super::Conversion;
 use super::config_draft::{TomlSection, quoted};
 use super::delivery_methods::DeliveryMethod;
@@ -305,6 +307,14 @@ impl Conversion<'_> {
         name
     }
 
+    /// Whether the user of a program exists, as far as the accounts can be read.
+    fn has_account(&self, program: &pipes::PipeProgram) -> bool {
+        let user = program.keys.iter().find(|(key, _)| *key == "user").map(|(_, value)| value.trim_matches('"'));
+        let name = user.and_then(|user| user.split(':').next()).unwrap_or_default();
+        let Ok(accounts) = self.files.text(Path::new("/etc/passwd")) else { return true };
+        name.is_empty() || accounts.lines().any(|line| line.split(':').next() == Some(name))
+    }
+
     /// Transports with the names that master.cf gives them, for tables that are read at run time.
     fn named_transports(&mut self) {
         let services = self.master.services.clone();
@@ -316,6 +326,12 @@ impl Conversion<'_> {
             let target = TransportTarget::read(&service.name, "transport_maps");
             let keys = match (service.command.as_str(), pipes::program(service, None)) {
                 ("pipe", Err(_)) => continue,
+                // A stock master.cf has services for programs that are not installed.
+                ("pipe", Ok(program)) if !self.has_account(&program) => {
+                    let why = "its user does not exist, so no table can name it";
+                    self.draft.add_unsupported(format!("master.cf: {}", service.name), why);
+                    continue;
+                }
                 ("pipe", Ok(program)) => program.keys,
                 (command, _) => vec![("type", quoted(command))],
             };
