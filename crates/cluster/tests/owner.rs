@@ -25,7 +25,7 @@ struct Lane {
 }
 
 fn claim(token: u64, last_sequence: u64) -> Claim {
-    Claim { epoch: token, token, node: "mx-1".parse().unwrap(), spool_epoch: 1, last_sequence }
+    Claim { epoch: token, token, node: "mx-1".parse().unwrap(), spool_epoch: 1, last_sequence, announced_lease: LaneTimes::default().lease }
 }
 
 /// A record of another owner.
@@ -326,5 +326,5 @@ fn the_epoch_record_is_repeated_about_once_a_minute() {
         repeated.extend(lane.serve());
     }
     assert_eq!(repeated.len(), 2);
-    assert!(matches!(repeated[0], OwnerAction::EpochRepeated { sequence: 96 }), "{repeated:?}");
+    assert!(matches!(repeated[0], OwnerAction::EpochRepeated { sequence: 96, .. }), "{repeated:?}");
 }

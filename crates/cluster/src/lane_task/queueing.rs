@@ -7,11 +7,11 @@ use std::sync::atomic::Ordering::Relaxed;
 use bytes::Bytes;
 use futures_util::FutureExt;
 use mail::QueueId;
-use spool::{BatchDraft, DraftBody, RecipientState, SpooledMessage, StepAnswer};
+use spool::{BatchDraft, DraftBody, OutcomesStored, RecipientState, RecipientStates, SpooledMessage, StepAnswer};
 
 use super::room;
 use super::upkeep::{UpkeepEvent, retained};
-use super::{Event, LaneTask};
+use super::{BatchAnswer, Event, LaneTask};
 use crate::clock::boot_time;
 use crate::codec::{BatchEncoder, CopiedEntry};
 use crate::lane::owner::BatchId;
@@ -36,10 +36,12 @@ pub(super) enum WaitingBatch {
     Draft(BatchDraft, StepAnswer),
     /// States of a message that the stream lacks.
     Changes(QueueId, Vec<StateChange>, StepAnswer),
+    /// A message that the stream lacks.
+    Missing(QueueId, SpooledMessage, StepAnswer),
     /// A message is published again.
     Copy(QueueId, SpooledMessage),
     /// What is left of a batch that was abandoned.
-    Outcomes(Vec<CopiedEntry>),
+    Outcomes(Vec<CopiedEntry>, Option<OutcomesStored>),
 }
 
 /// The batch whose parts are passed to the owner.
@@ -103,17 +105,19 @@ impl LaneTask {
                     answer.send(Ok(()));
                 } else {
                     let batch = self.start_batch(vec![CopiedEntry::Outcome { id, recipients, bounce: None }], None);
-                    self.answers.insert(batch, answer);
+                    self.answers.insert(batch, BatchAnswer::Batch(answer));
                 }
             }
+            Some(WaitingBatch::Missing(id, message, answer)) => self.start_missing(id, message, answer),
             Some(WaitingBatch::Copy(id, message)) => {
                 // Without states, it was settled meanwhile.
                 if let Some(states) = self.upkeep.states(id) {
                     self.start_batch(vec![copied(id, states, message)], Some(id));
                 }
             }
-            Some(WaitingBatch::Outcomes(outcomes)) => {
-                self.start_batch(outcomes, None);
+            Some(WaitingBatch::Outcomes(outcomes, stored)) => {
+                let batch = self.start_batch(outcomes, None);
+                self.await_outcomes(batch, stored);
             }
             None if self.is_releasing => {
                 self.is_releasing = false;
@@ -130,18 +134,49 @@ impl LaneTask {
         let waiting = self.owner.waiting_bytes();
         if room::has_new_mail(&batch.entries) && !self.upkeep.has_room_for(waiting + room::bytes_of(&batch.entries)) {
             self.shared.counters.batches_failed.fetch_add(1, Relaxed);
-            answer.send(Err("the stream of the lane is nearly full".into()));
+            let outcomes = answer.refuse_mail("the stream of the lane is nearly full".into());
             let rest = room::without_new_mail(batch.entries);
             if !rest.is_empty() {
-                self.start_batch(rest.into_iter().map(CopiedEntry::from).collect(), None);
+                let batch = self.start_batch(rest.into_iter().map(CopiedEntry::from).collect(), None);
+                self.await_outcomes(batch, outcomes);
             }
             return;
         }
         let batch = self.start_batch(batch.entries.into_iter().map(CopiedEntry::from).collect(), None);
-        self.answers.insert(batch, answer);
+        self.answers.insert(batch, BatchAnswer::Batch(answer));
+    }
+
+    /// Begins the copy of a message that the stream lacks, with the outcomes that were queued before it.
+    fn start_missing(&mut self, id: QueueId, message: SpooledMessage, answer: StepAnswer) {
+        if self.upkeep.is_live(id) {
+            let is_stored = self.upkeep.is_stored(id);
+            return answer.send(if is_stored { Ok(()) } else { Err("it waits for its copy already".into()) });
+        }
+        if !self.upkeep.has_room_for(self.owner.waiting_bytes() + message.body.len()) {
+            return answer.send(Err("the stream of the lane is nearly full".into()));
+        }
+        let listed = (0..).zip(message.states.iter().copied()).filter(|(_, state)| *state != RecipientState::NEW);
+        let mut states = RecipientStates::from(listed.collect::<Vec<_>>());
+        let early = self.early_outcomes.as_mut().and_then(|outcomes| outcomes.remove(&id));
+        states.merge(early.map(|early| early.listed()).unwrap_or_default());
+        let batch = self.start_batch(vec![copied(id, states.listed(), message)], None);
+        self.answers.insert(batch, BatchAnswer::Batch(answer));
+    }
+
+    /// Keeps the outcomes of messages that the stream lacks, for the copies of these.
+    fn keep_early_outcomes(&mut self, entries: &[CopiedEntry]) {
+        let Some(early) = &mut self.early_outcomes else { return };
+        for entry in entries {
+            if let CopiedEntry::Outcome { id, recipients, .. } = entry
+                && !self.upkeep.is_live(*id)
+            {
+                early.entry(*id).or_default().merge(recipients.iter().copied());
+            }
+        }
     }
 
     fn start_batch(&mut self, entries: Vec<CopiedEntry>, copied: Option<QueueId>) -> BatchId {
+        self.keep_early_outcomes(&entries);
         let batch = self.owner.start_batch(boot_time());
         self.upkeep.handle(UpkeepEvent::Queued(batch, entries.iter().map(retained).collect()));
         let reads_files = entries.iter().any(is_in_file);
@@ -178,12 +213,16 @@ impl LaneTask {
     fn abandon(&mut self, begun: BegunBatch, error: &io::Error) {
         self.owner.abandon_batch(begun.batch);
         self.upkeep.handle(UpkeepEvent::Abandoned(begun.batch));
-        self.answer(begun.batch, Err(format!("a body cannot be read for its copy: {error}")));
+        self.refuse_mail(begun.batch, format!("a body cannot be read for its copy: {error}"));
+        let stored = match self.answers.remove(&begun.batch) {
+            Some(BatchAnswer::Outcomes(stored)) => Some(stored),
+            _ => None,
+        };
         if let Some(id) = begun.copied {
             self.upkeep.handle_copy_failed(id);
         }
         if !begun.outcomes.is_empty() {
-            self.waiting.push_front(WaitingBatch::Outcomes(begun.outcomes));
+            self.waiting.push_front(WaitingBatch::Outcomes(begun.outcomes, stored));
         }
     }
 }

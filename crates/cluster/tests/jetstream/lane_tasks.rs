@@ -15,7 +15,7 @@ use futures_util::StreamExt;
 use mail::{
     Body, BodyFlags, BodyType, ByteSource, ClientInfo, DsnNotify, Envelope, QueueId, Recipient, SpoolId, Timestamp,
 };
-use spool::{BatchDraft, DraftBody, EntryDraft, LaneId, RecipientState, StepAnswer};
+use spool::{BatchDraft, DraftBody, EntryDraft, LaneId, RecipientState, SpooledMessage, StepAnswer};
 use tokio::sync::oneshot;
 
 use crate::servers::NatsServers;
@@ -59,6 +59,7 @@ pub(crate) async fn claim_lane(connection: &Connection, lane: LaneId, node: &str
         node: node.parse().unwrap(),
         spool_epoch: 1,
         last_sequence,
+        announced_lease: LaneTimes::default().lease,
     };
     let owner = LaneOwner::claim(LaneTimes::default(), IN_FLIGHT_BYTES_MAX, claim, boot_time());
     let task = LaneTask::start(&tokio::runtime::Handle::current(), stream.clone(), owner);
@@ -205,6 +206,35 @@ fn delivered(number: u64) -> BatchDraft {
     let id = QueueId::new(lane().spool, lane().number, number);
     let recipients = vec![(0, RecipientState::Delivered)];
     BatchDraft { lane: lane(), entries: vec![EntryDraft::Outcome { id, recipients, bounce: None }] }
+}
+
+/// The copy was read before the outcome was recorded, and is queued behind it.
+#[tokio::test]
+async fn a_copy_of_a_missing_message_has_the_outcomes_that_came_before_it() {
+    let servers = NatsServers::start(1).await;
+    let (stream, handle) = claim(&servers.connect("one").await, "one").await;
+    handle.claimed().await.unwrap();
+    handle.seed(LaneRetention::new(u64::MAX, None), Arc::new(|_| None));
+    submit(&handle, delivered(1)).await.unwrap().unwrap();
+    let id = QueueId::new(lane().spool, lane().number, 1);
+    let (sender, answer) = oneshot::channel();
+    let body = Body::new(Arc::new(Content(vec![7; 10])), 0, 10, crc32c::crc32c(&[7; 10]), BodyFlags::default());
+    let message = SpooledMessage { envelope: envelope(), states: vec![RecipientState::NEW], body, prefix_len: 0 };
+    handle.submit_missing(id, message, StepAnswer::new(move |result| drop(sender.send(result))));
+    answer.await.unwrap().unwrap();
+    let tail = stream.tail().await.unwrap();
+    let (mut reader, mut states) = (BatchReader::new(tail.first_sequence), Vec::new());
+    let mut records = Box::pin(stream.read(tail.first_sequence, tail.last_sequence));
+    while let Some(record) = records.next().await {
+        let (sequence, record) = record.unwrap();
+        reader.handle_record(sequence, &record).unwrap();
+        while let Some(event) = reader.poll_event() {
+            if let ReplayEvent::Message(message) = event {
+                states.push(message.states);
+            }
+        }
+    }
+    assert_eq!(states[0], [(0, RecipientState::Delivered)]);
 }
 
 /// Before the stream is full, new mail is refused: outcomes and the lease go on, and make room.
