@@ -156,7 +156,7 @@ impl LaneTask {
                 OwnerAction::Claimed { epoch, base } => {
                     self.upkeep.handle(UpkeepEvent::Epoch(base));
                     // Who waits for the claim may accept and deliver at once.
-                    self.shared.set_lease(self.owner.lease_until());
+                    self.update_status();
                     self.shared.set_claimed(ClaimedLane { epoch, base });
                 }
                 OwnerAction::EpochRepeated { sequence, is_announcement } => {
@@ -290,6 +290,7 @@ impl LaneTask {
 impl LaneTask {
     fn update_status(&self) {
         self.shared.set_lease(self.owner.lease_until());
+        self.shared.is_copying.store(self.owner.announces_longer_lease(), Relaxed);
         let counters = &self.shared.counters;
         let (stored_bytes, live_messages) = self.upkeep.stored();
         counters.confirmed_sequence.store(self.owner.confirmed_sequence(), Relaxed);

@@ -44,16 +44,16 @@ use tokio::time::{sleep, timeout};
 
 use crate::thread::ClusterThread;
 use crate::{
-    ClusterConfig, ClusterStep, Connection, LaneEnd, LaneHandle, LaneStatus, NodeEntry, NodeName, NodesBucket, OpenError,
-    StreamError, WRITE_INTERVAL, control_subject,
+    ClusterConfig, ClusterStep, Connection, LaneEnd, LaneHandle, LaneStatus, NodeEntry, NodeName, NodesBucket,
+    OpenError, StreamError, WRITE_INTERVAL, control_subject,
 };
 
 pub use adoption::AdoptError;
 use figures::NodeCounters;
 pub use figures::NodeFigures;
 use folders::LaneFolders;
-use local_mail::LocalMail;
 pub use forgetting::ForgetError;
+use local_mail::LocalMail;
 pub use requests::{AnswerRequest, NodeAnswers};
 pub use sharing::{CountFailedLogin, GrantDepartures, NodeSharing, SharingCallbacks};
 use sharing::{DepartureCounters, NodeMessages};

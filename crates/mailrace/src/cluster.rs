@@ -184,8 +184,9 @@ impl RunningCluster {
         }
     }
 
-    /// Shows the other nodes the digest of a configuration that was loaded since the start.
-    pub fn show_configuration(&self, config: &Config) {
+    /// Goes by a configuration that was loaded since the start, and shows the other nodes its digest.
+    pub fn take_configuration(&self, config: &Config, intake: &IntakeContext) {
+        self.share_limits(intake);
         self.node.read().iter().for_each(|node| node.set_configuration(digest(config)));
     }
 

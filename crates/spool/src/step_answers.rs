@@ -4,7 +4,9 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::commit_step::{AnsweredSubmissions, BatchDraft, DraftBody, EntryDraft, OutcomesStored, StepAnswer, WaitingSubmission};
+use crate::commit_step::{
+    AnsweredSubmissions, BatchDraft, DraftBody, EntryDraft, OutcomesStored, StepAnswer, WaitingSubmission,
+};
 use crate::entries::{LiveMessage, OutcomeHead};
 use crate::lane::{IndexUpdate, Lane, PendingRecord, Submission};
 use crate::recipient_states::RecipientState;

@@ -368,6 +368,11 @@ impl LaneOwner {
         self.announced = Some(records);
     }
 
+    /// Whether others wait for longer than this owner delivers: the stream may lack mail.
+    pub fn announces_longer_lease(&self) -> bool {
+        self.records.content.lease > self.times.lease
+    }
+
     /// The next action.
     pub fn poll_action(&mut self, now: BootTime) -> Option<OwnerAction> {
         if let Some(action) = self.actions.pop_front() {

@@ -11,8 +11,8 @@ use tokio::sync::{mpsc, watch};
 use super::upkeep::ReadMessage;
 use crate::NodeName;
 use crate::clock::boot_time;
-use crate::lane::{BootTime, LaneTimes};
 use crate::lane::retention::{LaneRetention, StateChange};
+use crate::lane::{BootTime, LaneTimes};
 
 /// A lane's task, seen from outside; clones are the same. The task ends with the last one.
 #[derive(Clone)]
@@ -93,6 +93,8 @@ pub(super) struct LaneShared {
     lease_until: AtomicU64,
     /// See [`LaneHandle::is_finished`].
     pub(super) is_finished: AtomicBool,
+    /// See [`LaneHandle::is_copying`].
+    pub(super) is_copying: AtomicBool,
     pub(super) counters: LaneCounters,
 }
 
@@ -122,6 +124,7 @@ impl LaneHandle {
             state: watch::Sender::new(LaneState::Claiming),
             lease_until: AtomicU64::new(0),
             is_finished: AtomicBool::new(false),
+            is_copying: AtomicBool::new(false),
             counters: LaneCounters::default(),
         });
         (LaneHandle { commands, shared: shared.clone() }, receiver, shared)
@@ -165,6 +168,11 @@ impl LaneHandle {
     /// knows. False before the stream was read.
     pub fn is_finished(&self) -> bool {
         self.shared.is_finished.load(Relaxed)
+    }
+
+    /// Whether the stream may lack mail that was acknowledged.
+    pub fn is_copying(&self) -> bool {
+        self.shared.is_copying.load(Relaxed)
     }
 
     /// Queues a batch behind all earlier ones. The answer comes when it is stored, or has waited too
@@ -212,8 +220,11 @@ impl LaneHandle {
     }
 
     /// Hands the lane over when everything that was submitted is stored: another node may claim it at
-    /// once. Waits until it has ended.
+    /// once. Waits until it has ended. A lane that is being copied is not handed over.
     pub async fn release(&self) -> LaneEnd {
+        if self.is_copying() {
+            return LaneEnd::Lost("not all of its mail is copied".into());
+        }
         // A lane that has ended is not released.
         drop(self.commands.send(LaneCommand::Release));
         self.ended().await

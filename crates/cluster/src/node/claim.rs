@@ -29,7 +29,9 @@ pub(super) enum EndFailure {
     #[error("the servers of a stream do not agree on its last epoch yet")]
     Disagreement,
     /// The servers have lost the owner's Epoch and Renew records.
-    #[error("the stream has no record of its owner; if it stays so, use `mailrace cluster adopt` or `forget` with the lane")]
+    #[error(
+        "the stream has no record of its owner; if it stays so, use `mailrace cluster adopt` or `forget` with the lane"
+    )]
     OwnerUnknown(StreamTail),
 }
 
@@ -73,10 +75,7 @@ impl OpenLane {
 }
 
 /// Claims a lane whose disk this node has, and returns the last sequence of its stream before the claim.
-pub(super) async fn claim_own(
-    shared: &Arc<NodeShared>,
-    open: &OpenLane,
-) -> Result<(LaneHandle, u64), NodeError> {
+pub(super) async fn claim_own(shared: &Arc<NodeShared>, open: &OpenLane) -> Result<(LaneHandle, u64), NodeError> {
     let lane = open.lane;
     let stream = shared.connection.lane_stream(lane);
     let log = &*shared.parts.log;

@@ -57,7 +57,7 @@ impl FinishedLanes {
 
 /// The adopted lanes of which nothing is live, in the stream and here.
 async fn finished_lanes(shared: &Arc<NodeShared>) -> Vec<LaneId> {
-    let is_finished = |handle: &LaneHandle| handle.is_finished() && handle.may_deliver();
+    let is_finished = |handle: &LaneHandle| handle.is_finished() && handle.may_deliver() && !handle.is_copying();
     let finished: Vec<LaneId> = shared.step.lanes().iter().filter(|h| is_finished(h)).map(LaneHandle::lane).collect();
     let (folders, spool) = (shared.folders.clone(), shared.spool.clone());
     let here = spawn_blocking(move || Some((folders.adopted().ok()?, spool.upgrade()?.first_ids())));

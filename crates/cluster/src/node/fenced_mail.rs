@@ -130,7 +130,10 @@ fn move_mail(shared: &NodeShared, folder: &FencedFolder, runtime: &Handle) -> Re
 enum MovePlan {
     /// An earlier try has begun with it.
     Noted(BTreeSet<QueueId>),
-    New { uncopied: UncopiedMail, in_stream: HashMap<QueueId, u32> },
+    New {
+        uncopied: UncopiedMail,
+        in_stream: HashMap<QueueId, u32>,
+    },
 }
 
 impl MovePlan {

@@ -39,7 +39,8 @@ const START_WAIT: Duration = Duration::from_secs(5);
 /// The pause before a node tries again to join.
 const JOIN_RETRY_DELAY: Duration = Duration::from_secs(5);
 
-const STARTS_ALONE: &str = "no NATS server answers: mail is accepted into a new lane without a second copy, and mail of before waits";
+const STARTS_ALONE: &str =
+    "no NATS server answers: mail is accepted into a new lane without a second copy, and mail of before waits";
 
 /// A node whose spool is not open yet.
 pub struct StartingNode {

@@ -8,9 +8,13 @@ use std::time::{Duration, Instant};
 
 use cluster::codec::{BatchEncoder, CopiedEntry};
 use cluster::record::{RecordHeader, RecordKind};
-use cluster::{ClusterConfig, ClusterNode, ClusterStep, LaneLostCallback, LaneRole, NodeError, NodeParts, StartingNode};
+use cluster::{
+    ClusterConfig, ClusterNode, ClusterStep, LaneLostCallback, LaneRole, NodeError, NodeParts, StartingNode,
+};
 use mail::{BodyFlags, EventLog, LogLevel, MailEvent, QueueId, ServerLog};
-use spool::{CommitError, Disk, DraftBody, FolderDisk, LaneId, LiveMessage, RecipientState, Spool, SpoolEntry, SubmittedBody};
+use spool::{
+    CommitError, Disk, DraftBody, FolderDisk, LaneId, LiveMessage, RecipientState, Spool, SpoolEntry, SubmittedBody,
+};
 use tempfile::TempDir;
 
 use crate::lane_tasks::envelope;

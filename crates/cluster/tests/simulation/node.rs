@@ -10,7 +10,9 @@ use cluster::codec::{BatchEncoder, CopiedEntry};
 use cluster::lane::owner::{BatchId, Claim, LaneOwner, OwnerAction, PublishId};
 use cluster::lane::retention::{LaneRetention, RetainedEntry, RetentionAction};
 use cluster::lane::watcher::{LaneWatcher, WatcherAction};
-use cluster::lane::{BootTime, COPYING_LEASE, LaneTimes, PublishFailure, ReadFailure, RecordSubject, Slot, StreamTail, TailFailure};
+use cluster::lane::{
+    BootTime, COPYING_LEASE, LaneTimes, PublishFailure, ReadFailure, RecordSubject, Slot, StreamTail, TailFailure,
+};
 use mail::{BodyFlags, BodyType, ClientInfo, DsnNotify, Envelope, QueueId, Recipient, SpoolId, Timestamp};
 use sim::Random;
 use spool::{DraftBody, RecipientState};

@@ -17,7 +17,11 @@ pub(super) fn of_node(figures: &NodeFigures) -> ClusterFigures {
         waiting_bytes: sums.waiting_bytes,
         stored_bytes: sums.stored_bytes,
         live_messages: sums.live_messages,
-        batches: [("stored", sums.batches_confirmed), ("failed", sums.batches_failed), ("local", figures.local_batches)],
+        batches: [
+            ("stored", sums.batches_confirmed),
+            ("failed", sums.batches_failed),
+            ("local", figures.local_batches),
+        ],
         publishes_failed: sums.publishes_failed,
         takeovers: figures.takeovers,
         departures: [("shared", figures.departures_shared), ("own part", figures.departures_own_part)],

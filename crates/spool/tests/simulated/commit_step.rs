@@ -9,8 +9,8 @@ use mail::{BodyFlags, QueueId};
 use parking_lot::{Condvar, Mutex};
 use sim::{EIO, OperationKind};
 use spool::{
-    BatchDraft, CommitError, CommitStep, CommitStepConfig, Config, DraftBody, EntryDraft, LaneId, OutcomesStored, RecipientState,
-    RestoredMessage, SpoolEntry, StepAnswer, SubmittedBody,
+    BatchDraft, CommitError, CommitStep, CommitStepConfig, Config, DraftBody, EntryDraft, LaneId, OutcomesStored,
+    RecipientState, RestoredMessage, SpoolEntry, StepAnswer, SubmittedBody,
 };
 
 use crate::crash::crash_everywhere;
