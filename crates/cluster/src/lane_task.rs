@@ -124,11 +124,14 @@ impl LaneTask {
             if self.queue_next() {
                 continue;
             }
-            let timeout = self.owner.poll_timeout();
+            let timeout = [self.owner.poll_timeout(), self.refusal_due()].into_iter().flatten().min();
             tokio::select! {
                 biased;
                 Some(event) = self.requests.next() => self.handle_event(event),
-                () = sleep_until(timeout) => self.owner.handle_timeout(boot_time()),
+                () = sleep_until(timeout) => {
+                    self.owner.handle_timeout(boot_time());
+                    self.refuse_overdue(boot_time());
+                }
                 command = self.commands.recv() => match command {
                     Some(command) => self.handle_command(command),
                     None => return,
@@ -249,7 +252,7 @@ impl LaneTask {
 
     fn handle_command(&mut self, command: LaneCommand) {
         match command {
-            LaneCommand::Batch(batch, answer) => self.waiting.push_back(WaitingBatch::Draft(batch, answer)),
+            LaneCommand::Batch(batch, answer) => self.waiting.push_back(WaitingBatch::Draft(batch, answer, boot_time())),
             LaneCommand::Changes(id, changes, answer) => {
                 self.waiting.push_back(WaitingBatch::Changes(id, changes, answer));
             }
@@ -308,7 +311,7 @@ impl LaneTask {
             self.handle_command(command);
         }
         let waiting = self.waiting.drain(..).filter_map(|batch| match batch {
-            WaitingBatch::Draft(_, answer)
+            WaitingBatch::Draft(_, answer, _)
             | WaitingBatch::Changes(_, _, answer)
             | WaitingBatch::Missing(_, _, answer) => Some(answer),
             WaitingBatch::Copy(..) | WaitingBatch::Outcomes(..) => None,

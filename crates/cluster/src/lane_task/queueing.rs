@@ -15,6 +15,7 @@ use super::{BatchAnswer, Event, LaneTask};
 use crate::clock::boot_time;
 use crate::codec::{BatchEncoder, CopiedEntry};
 use crate::lane::owner::BatchId;
+use crate::lane::{BootTime, LaneTimes};
 use crate::lane::retention::StateChange;
 use crate::record::HEADER_BYTES;
 
@@ -33,7 +34,8 @@ pub(super) type EncodedPart = Option<(Bytes, bool)>;
 
 /// A batch that is not queued yet.
 pub(super) enum WaitingBatch {
-    Draft(BatchDraft, StepAnswer),
+    /// With the time since which it waits.
+    Draft(BatchDraft, StepAnswer, BootTime),
     /// States of a message that the stream lacks.
     Changes(QueueId, Vec<StateChange>, StepAnswer),
     /// A message that the stream lacks.
@@ -98,7 +100,7 @@ impl LaneTask {
     /// Begins the next batch, or hands the lane over. False: nothing waits.
     fn start_next(&mut self) -> bool {
         match self.waiting.pop_front() {
-            Some(WaitingBatch::Draft(batch, answer)) => self.start_draft(batch, answer),
+            Some(WaitingBatch::Draft(batch, answer, _)) => self.start_draft(batch, answer),
             Some(WaitingBatch::Changes(id, changes, answer)) => {
                 let recipients = self.upkeep.unchanged(id, changes);
                 if recipients.is_empty() {
@@ -115,6 +117,7 @@ impl LaneTask {
                     self.start_batch(vec![copied(id, states, message)], Some(id));
                 }
             }
+            Some(WaitingBatch::Outcomes(outcomes, _)) if outcomes.is_empty() => {}
             Some(WaitingBatch::Outcomes(outcomes, stored)) => {
                 let batch = self.start_batch(outcomes, None);
                 self.await_outcomes(batch, stored);
@@ -126,6 +129,31 @@ impl LaneTask {
             None => return false,
         }
         true
+    }
+
+    /// When the new mail of the first batch that waits is refused.
+    pub(super) fn refusal_due(&self) -> Option<BootTime> {
+        let since = self.waiting.iter().find_map(|waiting| match waiting {
+            WaitingBatch::Draft(_, _, since) => Some(*since),
+            _ => None,
+        });
+        since.map(|since| since.after(LaneTimes::default().batch_timeout))
+    }
+
+    /// Refuses the new mail of batches that have waited for too long. Their outcomes still wait.
+    pub(super) fn refuse_overdue(&mut self, now: BootTime) {
+        while self.refusal_due().is_some_and(|due| due <= now) {
+            let first = self.waiting.iter_mut().find(|waiting| matches!(waiting, WaitingBatch::Draft(..)));
+            let Some(first) = first else { return };
+            if let WaitingBatch::Draft(batch, answer, _) =
+                std::mem::replace(first, WaitingBatch::Outcomes(Vec::new(), None))
+            {
+                self.shared.counters.batches_failed.fetch_add(1, Relaxed);
+                let stored = answer.refuse_mail("the NATS servers did not take it in time".into());
+                let rest = room::without_new_mail(batch.entries);
+                *first = WaitingBatch::Outcomes(rest.into_iter().map(CopiedEntry::from).collect(), stored);
+            }
+        }
     }
 
     /// Begins a batch of the spool. New mail that the stream has no room for is refused, and the rest

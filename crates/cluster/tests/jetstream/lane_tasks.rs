@@ -202,6 +202,22 @@ async fn without_servers_nothing_is_confirmed_and_no_delivery_begins_and_later_a
     assert_eq!(stored(&stream).await.into_iter().map(|(number, _)| number).collect::<Vec<_>>(), [1, 2]);
 }
 
+/// More than is sent ahead: what was not begun must not wait until the servers are back.
+#[tokio::test]
+async fn without_servers_every_batch_fails_in_time_however_many_wait() {
+    let mut servers = NatsServers::start(1).await;
+    let (_, handle) = claim(&servers.connect("one").await, "one").await;
+    handle.claimed().await.unwrap();
+    servers.kill(0);
+    let answers: Vec<_> = (1..=40).map(|number| submit(&handle, in_memory(number, 1 << 20))).collect();
+    let outcome = submit(&handle, delivered(99));
+    for answer in answers {
+        let answer = tokio::time::timeout(Duration::from_secs(30), answer).await.expect("it fails in time");
+        assert!(answer.unwrap().is_err());
+    }
+    assert!(outcome.await.unwrap().is_err());
+}
+
 fn delivered(number: u64) -> BatchDraft {
     let id = QueueId::new(lane().spool, lane().number, number);
     let recipients = vec![(0, RecipientState::Delivered)];
