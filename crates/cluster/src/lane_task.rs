@@ -252,7 +252,9 @@ impl LaneTask {
 
     fn handle_command(&mut self, command: LaneCommand) {
         match command {
-            LaneCommand::Batch(batch, answer) => self.waiting.push_back(WaitingBatch::Draft(batch, answer, boot_time())),
+            LaneCommand::Batch(batch, answer) => {
+                self.waiting.push_back(WaitingBatch::Draft(batch, answer, boot_time()))
+            }
             LaneCommand::Changes(id, changes, answer) => {
                 self.waiting.push_back(WaitingBatch::Changes(id, changes, answer));
             }

@@ -15,8 +15,8 @@ use super::{BatchAnswer, Event, LaneTask};
 use crate::clock::boot_time;
 use crate::codec::{BatchEncoder, CopiedEntry};
 use crate::lane::owner::BatchId;
-use crate::lane::{BootTime, LaneTimes};
 use crate::lane::retention::StateChange;
+use crate::lane::{BootTime, LaneTimes};
 use crate::record::HEADER_BYTES;
 
 /// Encoded parts that wait to be sent, or for their answers. The last one may exceed it.

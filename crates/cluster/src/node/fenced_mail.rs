@@ -5,8 +5,8 @@
 //! A message is moved that the disk has, that is not in the stream, and that may never have been copied
 //! ([`UncopiedMail`]). It gets a new id in a lane of this node, in a batch with the states of its recipients.
 //! Then the old log says that it is finished, so an interrupted move goes on; one message may be there twice then,
-//! and so may be those that the other node has copied and finished. The folder is removed at the end; if a message
-//! cannot be read, it stays.
+//! and so may be those that were copied, and that the other node has finished. The folder is removed at the end; if
+//! something in it cannot be read, it stays.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
@@ -120,6 +120,7 @@ fn move_mail(shared: &NodeShared, folder: &FencedFolder, runtime: &Handle) -> Re
         }
     }
     old.close();
+    moved.unreadable += folder.damaged_files()?;
     if moved.unreadable == 0 {
         folder.remove()?;
     }

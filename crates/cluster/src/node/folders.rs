@@ -151,12 +151,12 @@ impl LaneFolders {
     /// Makes a folder with a new lane, which has no stream. The next start finds it as an adopted one.
     pub(crate) fn create_local(&self, lane: LaneId, segment_bytes: u64, random: u64) -> Result<PathBuf, RestoreError> {
         let path = self.create_adopted(lane).map_err(OpenError::Io)?;
-        let config = spool::Config { segment_bytes, ..spool::Config::default() };
-        let disk = FolderDisk::open(&path).map_err(OpenError::Io)?;
-        LaneRestorer::create(Arc::new(disk), lane, 0, config, random)?.finish()?;
-        let marked = File::create(path.join(LOCAL)).and_then(|_| mark_finished(&path));
-        marked.map_err(OpenError::Io)?;
-        Ok(path)
+        let made = make_empty_lane(&path, lane, segment_bytes, random);
+        if made.is_err() {
+            // Nothing is in it. If it stays, the next start removes it.
+            drop(fs::remove_dir_all(&path));
+        }
+        made.map(|()| path)
     }
 
     /// How many local lanes are not closed.
@@ -171,6 +171,14 @@ impl LaneFolders {
         }
         Ok(())
     }
+}
+
+fn make_empty_lane(path: &Path, lane: LaneId, segment_bytes: u64, random: u64) -> Result<(), RestoreError> {
+    let config = spool::Config { segment_bytes, ..spool::Config::default() };
+    let disk = FolderDisk::open(path).map_err(OpenError::Io)?;
+    LaneRestorer::create(Arc::new(disk), lane, 0, config, random)?.finish()?;
+    let marked = File::create(path.join(LOCAL)).and_then(|_| mark_finished(path));
+    Ok(marked.map_err(OpenError::Io)?)
 }
 
 impl OwnFolder {
@@ -245,6 +253,11 @@ impl FencedFolder {
             return Ok(UncopiedMail::Ids(lines.filter_map(|line| line.parse().ok()).collect()));
         }
         Ok(UncopiedMail::After(copied_epoch(&self.path).unwrap_or(0)))
+    }
+
+    /// How many files it has with what could not be read.
+    pub(crate) fn damaged_files(&self) -> io::Result<usize> {
+        Ok(file_names(&self.path)?.iter().filter(|name| name.starts_with("aside-")).count())
     }
 
     /// Nothing of it is needed.

@@ -117,12 +117,13 @@ impl AbsenceTracker {
 /// Chooses the lanes of new mail, until the spool is closed.
 pub(super) async fn run(shared: Arc<NodeShared>) {
     let (mut absence, mut chosen, mut was_away) = (AbsenceTracker::default(), Vec::new(), false);
+    let mut maker = LaneMaker::default();
     loop {
         let own = shared.local_mail.own();
         let with_lease: Vec<LaneId> =
             own.iter().flatten().copied().filter(|lane| shared.step.may_deliver(*lane)).collect();
         let is_away = absence.note(!with_lease.is_empty(), Instant::now());
-        let wanted = if is_away { local_lane(&shared, !was_away).await.into_iter().collect() } else { with_lease };
+        let wanted = if is_away { maker.lane(&shared).await.into_iter().collect() } else { with_lease };
         let Some(spool) = shared.spool.upgrade() else { return };
         if is_away && own.is_some_and(|own| own.is_empty()) {
             // There is no other lane: a local one takes this part when it is claimed.
@@ -156,22 +157,35 @@ fn lanes_with_mail(shared: &NodeShared, spool: &Spool) -> Vec<LaneId> {
     with_mail
 }
 
-/// A local lane for new mail: one that is there, or a new one.
-async fn local_lane(shared: &Arc<NodeShared>, is_first_try: bool) -> Option<LaneId> {
-    if let Some(lane) = shared.step.local_lanes().first() {
-        return Some(*lane);
+/// Makes local lanes, and not too often.
+#[derive(Default)]
+struct LaneMaker {
+    failed_at: Option<Instant>,
+    logged: Option<String>,
+}
+
+impl LaneMaker {
+    /// A local lane for new mail: one that is there, or a new one.
+    async fn lane(&mut self, shared: &Arc<NodeShared>) -> Option<LaneId> {
+        if let Some(lane) = shared.step.local_lanes().first() {
+            return Some(*lane);
+        }
+        if self.failed_at.is_some_and(|at| at.elapsed() < RESTORE_RETRY_DELAY) {
+            return None;
+        }
+        let making = shared.clone();
+        let error = match spawn_blocking(move || make_lane(&making)).await {
+            Ok(Ok(lane)) => return lane,
+            Ok(Err(error)) => error,
+            Err(error) => error.to_string(),
+        };
+        self.failed_at = Some(Instant::now());
+        if self.logged.as_ref() != Some(&error) {
+            shared.log(LogLevel::Error, NO_LANE, &[("error", &error)]);
+            self.logged = Some(error);
+        }
+        None
     }
-    let making = shared.clone();
-    let made = spawn_blocking(move || make_lane(&making)).await;
-    let error = match made {
-        Ok(Ok(lane)) => return lane,
-        Ok(Err(error)) => error,
-        Err(error) => error.to_string(),
-    };
-    if is_first_try {
-        shared.log(LogLevel::Error, NO_LANE, &[("error", &error)]);
-    }
-    None
 }
 
 /// Makes a lane, and opens it. None: the spool is closed.

@@ -242,26 +242,7 @@ fn start_tasks(shared: &Arc<NodeShared>) {
 
 /// Joins when the servers answer.
 async fn join_later(shared: Arc<NodeShared>) {
-    let mut logged = None;
-    while shared.connection.check_server().await.is_err() {
-        sleep(RETRY_DELAY).await;
-    }
-    let joined = loop {
-        let open = shared.step.local_lanes();
-        match JoinedNode::join(&shared.connection, &shared.folders, &shared.parts, &open).await {
-            Ok(joined) => break joined,
-            Err(error) => {
-                let error = error.to_string();
-                if logged.as_ref() != Some(&error) {
-                    let text = "cannot join the cluster; trying again. Mail of before waits";
-                    shared.log(LogLevel::Error, text, &[("error", &error)]);
-                    logged = Some(error);
-                }
-            }
-        }
-        sleep(JOIN_RETRY_DELAY).await;
-    };
-    let JoinedNode { name_keeper, own, adopted } = joined;
+    let JoinedNode { name_keeper, own, adopted } = join_when_possible(&shared).await;
     *shared.name_keeper.lock() = Some(name_keeper);
     let own: Vec<(LaneId, PathBuf, bool)> =
         own.into_iter().map(|folder| (folder.lane, folder.path, folder.is_copied)).collect();
@@ -279,6 +260,38 @@ async fn join_later(shared: Arc<NodeShared>) {
     shared.local_mail.set_own(own.into_iter().map(|(lane, ..)| lane).collect());
     start_tasks(&shared);
     shared.log(LogLevel::Info, "joined the cluster", &[("node", &shared.parts.config.node)]);
+}
+
+async fn join_when_possible(shared: &NodeShared) -> JoinedNode {
+    let mut logged = None;
+    loop {
+        let delay = match shared.connection.check_server().await {
+            Ok(()) => {
+                let open = shared.step.local_lanes();
+                match JoinedNode::join(&shared.connection, &shared.folders, &shared.parts, &open).await {
+                    Ok(joined) => return joined,
+                    Err(error) => log_join_failure(shared, &error.to_string(), &mut logged),
+                }
+                JOIN_RETRY_DELAY
+            }
+            Err(error) => {
+                if !error.is_temporary() {
+                    log_join_failure(shared, &error.to_string(), &mut logged);
+                }
+                RETRY_DELAY
+            }
+        };
+        sleep(delay).await;
+    }
+}
+
+/// Logs it when it is another one than before.
+fn log_join_failure(shared: &NodeShared, error: &str, logged: &mut Option<String>) {
+    if logged.as_deref() != Some(error) {
+        let text = "cannot join the cluster; trying again. Mail of before waits";
+        shared.log(LogLevel::Error, text, &[("error", &error)]);
+        *logged = Some(error.to_owned());
+    }
 }
 
 /// Opens a lane of before in the running spool, claims it, and hands its mail on.
