@@ -76,6 +76,7 @@ async fn close(shared: &Arc<NodeShared>, lane: LaneId) -> Result<(), StreamError
         return Ok(());
     }
     shared.step.remove(lane);
+    shared.adopted.lock().remove(&lane);
     let folders = shared.folders.clone();
     // If that is not noted, one lane less can be made without the servers.
     drop(spawn_blocking(move || folders.end_local(lane)).await);

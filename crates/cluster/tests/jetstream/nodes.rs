@@ -561,6 +561,8 @@ fn a_lane_that_was_taken_over_is_closed_when_its_mail_is_finished_and_stays_clos
     second.finish(id);
     let connection = runtime.block_on(servers.connect("probe"));
     await_that("the stream is deleted", || !runtime.block_on(connection.lanes()).unwrap().contains(&lane));
+    let figures = second.node.figures();
+    assert_eq!((figures.lanes_own, figures.lanes_adopted), (1, 0));
     assert!(!second.has_lane(lane) && runtime.block_on(connection.is_closed(lane)).unwrap());
 
     // The message is live on the first one's disk.
