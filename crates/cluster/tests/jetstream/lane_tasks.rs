@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use cluster::lane::owner::{Claim, LaneOwner};
 use cluster::lane::replay::{BatchReader, ReplayEvent};
 use cluster::lane::retention::LaneRetention;
-use cluster::lane::{LaneTimes, StreamTail};
+use cluster::lane::{COPYING_LEASE, LaneTimes, StreamTail};
 use cluster::{ClusterConfig, Connection, LaneEnd, LaneHandle, LaneStream, LaneTask, boot_time};
 use futures_util::StreamExt;
 use mail::{
@@ -49,6 +49,15 @@ async fn claim(connection: &Connection, node: &str) -> (LaneStream, LaneHandle) 
 
 /// The same with any lane.
 pub(crate) async fn claim_lane(connection: &Connection, lane: LaneId, node: &str) -> (LaneStream, LaneHandle) {
+    claim_with_lease(connection, lane, node, LaneTimes::default().lease).await
+}
+
+async fn claim_with_lease(
+    connection: &Connection,
+    lane: LaneId,
+    node: &str,
+    announced_lease: Duration,
+) -> (LaneStream, LaneHandle) {
     let stream = connection.lane_stream(lane);
     stream.ensure().await.unwrap();
     let StreamTail { last_sequence, .. } = stream.tail().await.unwrap();
@@ -59,7 +68,7 @@ pub(crate) async fn claim_lane(connection: &Connection, lane: LaneId, node: &str
         node: node.parse().unwrap(),
         spool_epoch: 1,
         last_sequence,
-        announced_lease: LaneTimes::default().lease,
+        announced_lease,
     };
     let owner = LaneOwner::claim(LaneTimes::default(), IN_FLIGHT_BYTES_MAX, claim, boot_time());
     let task = LaneTask::start(&tokio::runtime::Handle::current(), stream.clone(), owner);
@@ -172,6 +181,21 @@ async fn a_released_lane_has_everything_that_was_submitted_before() {
         answer.await.unwrap().unwrap();
     }
     assert_eq!(stored(&stream).await.len(), 50);
+}
+
+/// The next owner would not get what only the disk has.
+#[tokio::test]
+async fn a_lane_is_not_released_before_all_of_it_is_copied() {
+    let servers = NatsServers::start(1).await;
+    let (_, handle) = claim_with_lease(&servers.connect("one").await, lane(), "one", COPYING_LEASE).await;
+    handle.claimed().await.unwrap();
+    assert!(matches!(handle.release().await, LaneEnd::Lost(_)));
+    assert!(handle.may_deliver());
+    let (sender, announced) = oneshot::channel();
+    handle.announce_lease(LaneTimes::default().lease, StepAnswer::new(move |result| drop(sender.send(result))));
+    announced.await.unwrap().unwrap();
+    submit(&handle, in_memory(1, 10)).await.unwrap().unwrap();
+    assert_eq!(handle.release().await, LaneEnd::Released);
 }
 
 #[tokio::test]

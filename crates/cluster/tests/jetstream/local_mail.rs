@@ -4,7 +4,8 @@
 use std::path::Path;
 
 use cluster::{ClusterConfig, LaneRole};
-use spool::LaneId;
+use mail::SpoolId;
+use spool::{CommitError, LaneId};
 
 use crate::nodes::{TestNode, accept_without_cluster, await_that, folder, servers};
 use crate::servers::NatsServers;
@@ -127,4 +128,24 @@ fn what_was_accepted_without_servers_survives_the_loss_of_all_other_lanes() {
     await_that("its mail is copied", || copied_lanes(&path) == 1);
     first.end();
     second.end();
+}
+
+/// Servers that come and go would fill the disks with lanes.
+#[test]
+fn beyond_a_number_of_local_lanes_mail_is_refused() {
+    const LOCAL_LANES_MAX: u64 = 16;
+    let (_runtime, mut servers) = servers();
+    let home = tempfile::tempdir().unwrap();
+    let path = folder(&home, "first");
+    let first = TestNode::start(without_copies(&servers, "first"), &path);
+    for number in 0..LOCAL_LANES_MAX {
+        let lane = LaneId { spool: SpoolId::new(1000 + number), number: 0 };
+        let made = path.join("adopted").join(lane.to_string());
+        std::fs::create_dir_all(&made).unwrap();
+        std::fs::write(made.join("local"), "").unwrap();
+    }
+    servers.kill(0);
+    await_that("mail is refused", || first.try_accept() == Err(CommitError::StepAway));
+    assert_eq!(first.roles(), [LaneRole::Own]);
+    first.end();
 }
