@@ -61,7 +61,8 @@ def version():
 class NatsServers:
     """Servers that keep three copies of each stream."""
 
-    def __init__(self, folder, count=3, file_store="4GB"):
+    def __init__(self, folder, count=3, file_store="4GB", security=""):
+        """`security` is added to the configuration of each server: what they ask of clients."""
         self.ports = [free_port() for _ in range(count)]
         self.monitors = [free_port() for _ in range(count)]
         self.replicas = count
@@ -74,7 +75,7 @@ class NatsServers:
                 number=number, client=self.ports[number], monitor=self.monitors[number], route=routes[number],
                 routes=others, store=folder / f"nats-{number}", file_store=file_store,
             )  # fmt: skip
-            (folder / f"nats-{number}.conf").write_text(text)
+            (folder / f"nats-{number}.conf").write_text(text + security)
 
     @property
     def urls(self):

@@ -12,7 +12,9 @@ from peers.mailrace import ROOT
 from peers.nats import CURRENT
 
 _SECONDS_MAX = 1200
-_MODULES = ("test_cluster", "test_cluster_operators", "test_cluster_rates")
+_MODULES = (
+    "test_cluster", "test_cluster_local", "test_cluster_operators", "test_cluster_rates", "test_cluster_security",
+)  # fmt: skip
 
 
 @unittest.skipUnless(os.access(CURRENT, os.X_OK), "no current nats-server: it needs Go, and then bench/peers/install ecosystem")

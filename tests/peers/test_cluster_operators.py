@@ -106,6 +106,20 @@ class ClusterOperators(ClusterCase):
         self.assertEqual((status, missing["recipients"]), (200, None))
         self.assertTrue(missing["error"])
 
+    def test_a_reload_shows_the_new_configuration_to_other_nodes(self):
+        first, second = self.node("first"), self.node("second")
+        for server in (first, second):
+            server.start()
+        await_that(lambda: len(self.nodes(second)) == 2, "both nodes are known", second)
+
+        def shown():
+            return {node["node"]: node["configuration"] for node in self.nodes(second)}["first"]
+
+        before = shown()
+        first.config.write_text(first.config.read_text() + '\n[[access]]\nclients = ["192.0.2.66"]\naction = "refuse"\n')
+        self.command(first, "reload")
+        await_that(lambda: shown() != before, "another configuration", first, 30)
+
     def test_a_node_that_does_not_answer_is_named(self):
         first, second, _ = self.start_filled()
         second.process.kill()

@@ -122,6 +122,23 @@ class ServerFaults(FaultCase):
         self.await_mail(time.time())
         self.check_ledger()
 
+    def test_mail_flows_while_two_of_three_servers_are_away_if_copies_are_not_required(self):
+        self.noticed_after = _AWAY_SECONDS_MAX
+        self.start_all(extra="require = false\n")
+        for number in (0, 1):
+            self.nats.kill_one(number)
+        await_that(lambda: "without a second copy" in self.servers[0].log.read_text(), "it notices", self.servers[0], 60)
+        self.await_mail(time.time())
+        # One of them starts alone, with a lane of the time alone on its disk.
+        self.note_failure(self.servers[1])
+        self.servers[1].kill()
+        self.restart(self.servers[1])
+        self.await_mail(time.time())
+        for number in (0, 1):
+            self.nats.start_one(number)
+        self.await_mail(time.time())
+        self.check_ledger()
+
     def test_a_server_that_stops_for_a_while(self):
         """As one whose disk stalls: its connections stay open, and it answers nothing."""
         self.start_all()

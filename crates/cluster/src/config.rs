@@ -33,6 +33,9 @@ pub struct ClusterConfig {
     pub lease: Duration,
     /// The most octets that a lane may occupy on each server. None: what the servers allow.
     pub stream_bytes_max: Option<u64>,
+    /// Whether mail is refused while it cannot get its second copy. Otherwise it is accepted into lanes that
+    /// have none yet.
+    pub requires_copies: bool,
     /// Messages of this many octets in all may wait for their second copy.
     pub waiting_bytes_max: u64,
 }
@@ -44,6 +47,8 @@ impl ClusterConfig {
     pub const REPLICAS: usize = 3;
     /// The default of `lease`.
     pub const LEASE: Duration = Duration::from_secs(3);
+    /// The default of `requires_copies`.
+    pub const REQUIRES_COPIES: bool = true;
     /// The default of `waiting_bytes_max`.
     pub const WAITING_BYTES_MAX: u64 = 256 << 20;
 
@@ -63,6 +68,7 @@ impl ClusterConfig {
             replicas: Self::REPLICAS,
             lease: Self::LEASE,
             stream_bytes_max: None,
+            requires_copies: Self::REQUIRES_COPIES,
             waiting_bytes_max: Self::WAITING_BYTES_MAX,
         }
     }

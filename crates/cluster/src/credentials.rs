@@ -5,8 +5,9 @@
 //! | `-----BEGIN NATS USER JWT-----` and a seed | a file of credentials, as `nsc` writes it |
 //! | `SU...` (58 characters) | the seed of an NKey |
 //! | `USER:PASSWORD` | a user and its password |
+//! | one word without a colon that does not begin with `SU` | a token |
 //!
-//! Only the first line with a character counts in the last two. No text of the file gets into errors.
+//! Only the first line with a character counts in the last three. No text of the file gets into errors.
 
 use std::path::Path;
 
@@ -26,7 +27,7 @@ pub enum CredentialsError {
     #[error("it has a user JWT, but no seed that belongs to it: write it anew with nsc")]
     Incomplete,
     /// Anything else.
-    #[error("expected a file of credentials from nsc, the seed of an NKey (SU...), or USER:PASSWORD")]
+    #[error("expected a file of credentials from nsc, the seed of an NKey (SU...), USER:PASSWORD, or a token")]
     Unknown,
 }
 
@@ -44,8 +45,14 @@ pub(crate) fn add_credentials(options: ConnectOptions, path: &Path) -> Result<Co
         Some((user, password)) if !user.is_empty() && !password.is_empty() => {
             Ok(options.user_and_password(user.to_owned(), password.to_owned()))
         }
+        None if is_token(line) => Ok(options.token(line.to_owned())),
         _ => Err(CredentialsError::Unknown),
     }
+}
+
+/// What begins like the seed of an NKey is one that is not complete.
+fn is_token(line: &str) -> bool {
+    !line.is_empty() && !line.starts_with(SEED_PREFIX) && !line.contains(char::is_whitespace)
 }
 
 /// Whether the file at `path` can be used; it is read again when the connection is opened.
@@ -65,10 +72,11 @@ mod tests {
     }
 
     #[test]
-    fn a_file_has_a_seed_or_a_user_and_its_password() {
+    fn a_file_has_a_seed_a_token_or_a_user_and_its_password() {
         check("\nSUACH75SWCM5D2JMJM6EKLR2WDARVGZT4QC6LX3AGHSWOMVAKERABBBRWM\n").unwrap();
         check("mailrace:a:long password\n").unwrap();
-        for text in ["", "SUACH75", "mailrace:", ":password"] {
+        check("s3cr3t\n").unwrap();
+        for text in ["", "SUACH75", "mailrace:", ":password", "two words"] {
             assert!(matches!(check(text), Err(CredentialsError::Unknown)), "{text}");
         }
     }

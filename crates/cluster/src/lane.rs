@@ -20,6 +20,13 @@ use crate::record::{RecordError, RecordHeader};
 /// one waits until late records of the owner before it cannot be stored any more.
 pub const PUBLISHES_IN_FLIGHT_MAX: u64 = 32;
 
+/// The longest lease of a node that delivers.
+pub const LEASE_MAX: Duration = Duration::from_secs(60);
+
+/// The lease that an owner announces while its disk has mail that the stream lacks: if others took the lane
+/// over, that mail would wait for the owner's return. Its own attempts end with its usual lease.
+pub const COPYING_LEASE: Duration = Duration::from_secs(12 * 3600);
+
 /// A time of the node's CLOCK_BOOTTIME.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BootTime(pub Duration);

@@ -28,7 +28,7 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 use mail::QueueId;
-use spool::{SpooledMessage, StepAnswer};
+use spool::{OutcomesStored, RecipientStates, SpooledMessage, StepAnswer};
 use tokio::sync::mpsc;
 
 use self::handle::{LaneCommand, LaneShared};
@@ -60,12 +60,24 @@ pub struct LaneTask {
     waiting: VecDeque<WaitingBatch>,
     encoding: Encoding,
     /// What waits for batches that are queued.
-    answers: HashMap<BatchId, StepAnswer>,
+    answers: HashMap<BatchId, BatchAnswer>,
+    /// The outcomes of messages that the stream lacks, until the disk was compared with it: their copies
+    /// follow, and were maybe read before.
+    early_outcomes: Option<HashMap<QueueId, RecipientStates>>,
+    /// What waits for an Epoch record with another lease.
+    announcing: Vec<StepAnswer>,
     requests: FuturesUnordered<BoxFuture<'static, Event>>,
     is_purging: bool,
     is_releasing: bool,
     /// When the servers are asked next what they have; None while they are.
     check_due: Option<BootTime>,
+}
+
+/// What waits for a batch.
+enum BatchAnswer {
+    Batch(StepAnswer),
+    /// Its new mail is refused already.
+    Outcomes(OutcomesStored),
 }
 
 /// Something that has ended.
@@ -92,6 +104,8 @@ impl LaneTask {
             waiting: VecDeque::new(),
             encoding: Encoding::Nothing,
             answers: HashMap::new(),
+            early_outcomes: Some(HashMap::new()),
+            announcing: Vec::new(),
             requests: FuturesUnordered::new(),
             is_purging: false,
             is_releasing: false,
@@ -110,11 +124,14 @@ impl LaneTask {
             if self.queue_next() {
                 continue;
             }
-            let timeout = self.owner.poll_timeout();
+            let timeout = [self.owner.poll_timeout(), self.refusal_due()].into_iter().flatten().min();
             tokio::select! {
                 biased;
                 Some(event) = self.requests.next() => self.handle_event(event),
-                () = sleep_until(timeout) => self.owner.handle_timeout(boot_time()),
+                () = sleep_until(timeout) => {
+                    self.owner.handle_timeout(boot_time());
+                    self.refuse_overdue(boot_time());
+                }
                 command = self.commands.recv() => match command {
                     Some(command) => self.handle_command(command),
                     None => return,
@@ -136,14 +153,20 @@ impl LaneTask {
                 OwnerAction::Read { sequence } => self.read_slot(sequence),
                 OwnerAction::Confirmed { batch, range } => {
                     self.upkeep.handle(UpkeepEvent::Confirmed(batch, range));
-                    self.answer(batch, Ok(()));
+                    self.confirm(batch);
                 }
-                OwnerAction::Failed { batch, reason } => self.answer(batch, Err(reason)),
+                OwnerAction::Failed { batch, reason } => self.refuse_mail(batch, reason),
                 OwnerAction::Claimed { epoch, base } => {
                     self.upkeep.handle(UpkeepEvent::Epoch(base));
+                    // Who waits for the claim may accept and deliver at once.
+                    self.update_status();
                     self.shared.set_claimed(ClaimedLane { epoch, base });
                 }
-                OwnerAction::EpochRepeated { sequence } => self.upkeep.handle(UpkeepEvent::Epoch(sequence)),
+                OwnerAction::EpochRepeated { sequence, is_announcement } => {
+                    self.upkeep.handle(UpkeepEvent::Epoch(sequence));
+                    let announced = if is_announcement { self.announcing.len() } else { 0 };
+                    self.announcing.drain(..announced).for_each(|answer| answer.send(Ok(())));
+                }
                 OwnerAction::Fenced { by } => self.shared.set_ended(LaneEnd::Fenced { by }),
                 OwnerAction::Lost { reason } => self.shared.set_ended(LaneEnd::Lost(reason)),
                 OwnerAction::Released => self.shared.set_ended(LaneEnd::Released),
@@ -164,12 +187,27 @@ impl LaneTask {
         self.requests.push(async move { Event::Slot(sequence, stream.slot(sequence).await) }.boxed());
     }
 
-    fn answer(&mut self, batch: BatchId, result: Result<(), String>) {
-        let Some(answer) = self.answers.remove(&batch) else { return };
-        let counters = &self.shared.counters;
-        let counter = if result.is_ok() { &counters.batches_confirmed } else { &counters.batches_failed };
-        counter.fetch_add(1, Relaxed);
-        answer.send(result);
+    fn confirm(&mut self, batch: BatchId) {
+        match self.answers.remove(&batch) {
+            Some(BatchAnswer::Batch(answer)) => {
+                self.shared.counters.batches_confirmed.fetch_add(1, Relaxed);
+                answer.send(Ok(()));
+            }
+            Some(BatchAnswer::Outcomes(outcomes)) => outcomes.send(),
+            None => {}
+        }
+    }
+
+    /// The batch may still be stored, and then its outcomes count.
+    fn refuse_mail(&mut self, batch: BatchId, reason: String) {
+        if let Some(BatchAnswer::Batch(answer)) = self.answers.remove(&batch) {
+            self.shared.counters.batches_failed.fetch_add(1, Relaxed);
+            self.await_outcomes(batch, answer.refuse_mail(reason));
+        }
+    }
+
+    fn await_outcomes(&mut self, batch: BatchId, outcomes: Option<OutcomesStored>) {
+        self.answers.extend(outcomes.map(|outcomes| (batch, BatchAnswer::Outcomes(outcomes))));
     }
 
     /// Purges what nothing needs any more, and copies what keeps the rest.
@@ -214,11 +252,21 @@ impl LaneTask {
 
     fn handle_command(&mut self, command: LaneCommand) {
         match command {
-            LaneCommand::Batch(batch, answer) => self.waiting.push_back(WaitingBatch::Draft(batch, answer)),
+            LaneCommand::Batch(batch, answer) => {
+                self.waiting.push_back(WaitingBatch::Draft(batch, answer, boot_time()))
+            }
             LaneCommand::Changes(id, changes, answer) => {
                 self.waiting.push_back(WaitingBatch::Changes(id, changes, answer));
             }
+            LaneCommand::Missing(id, message, answer) => {
+                self.waiting.push_back(WaitingBatch::Missing(id, message, answer));
+            }
             LaneCommand::Seed(retention, read) => self.upkeep.seed(retention, read),
+            LaneCommand::Compared => self.early_outcomes = None,
+            LaneCommand::AnnounceLease(lease, answer) => {
+                self.owner.announce_lease(lease);
+                self.announcing.push(answer);
+            }
             LaneCommand::Release => self.is_releasing = true,
         }
     }
@@ -247,6 +295,7 @@ impl LaneTask {
 impl LaneTask {
     fn update_status(&self) {
         self.shared.set_lease(self.owner.lease_until());
+        self.shared.is_copying.store(self.owner.announces_longer_lease(), Relaxed);
         let counters = &self.shared.counters;
         let (stored_bytes, live_messages) = self.upkeep.stored();
         counters.confirmed_sequence.store(self.owner.confirmed_sequence(), Relaxed);
@@ -264,10 +313,16 @@ impl LaneTask {
             self.handle_command(command);
         }
         let waiting = self.waiting.drain(..).filter_map(|batch| match batch {
-            WaitingBatch::Draft(_, answer) | WaitingBatch::Changes(_, _, answer) => Some(answer),
-            WaitingBatch::Copy(..) | WaitingBatch::Outcomes(_) => None,
+            WaitingBatch::Draft(_, answer, _)
+            | WaitingBatch::Changes(_, _, answer)
+            | WaitingBatch::Missing(_, _, answer) => Some(answer),
+            WaitingBatch::Copy(..) | WaitingBatch::Outcomes(..) => None,
         });
-        for answer in waiting.chain(self.answers.drain().map(|(_, answer)| answer)) {
+        let queued = self.answers.drain().filter_map(|(_, answer)| match answer {
+            BatchAnswer::Batch(answer) => Some(answer),
+            BatchAnswer::Outcomes(_) => None,
+        });
+        for answer in waiting.chain(queued).chain(self.announcing.drain(..)) {
             self.shared.counters.batches_failed.fetch_add(1, Relaxed);
             answer.send(Err("the lane is not this node's any more".into()));
         }

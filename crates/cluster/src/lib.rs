@@ -35,7 +35,7 @@ pub use lane_task::{ClaimedLane, LaneEnd, LaneHandle, LaneStatus, LaneTask, Read
 pub use names::{ClusterName, InvalidName, NodeName};
 pub use node::{
     AdmitMessages, AdoptError, AnswerRequest, ClusterNode, CountFailedLogin, ForgetError, GrantDepartures,
-    LaneLostCallback, LaneReport, LimitUse, NodeAnswers, NodeError, NodeFigures, NodeParts, NodeSharing,
+    LaneLostCallback, LaneReport, LaneRole, LimitUse, NodeAnswers, NodeError, NodeFigures, NodeParts, NodeSharing,
     SharingCallbacks, StartingNode,
 };
 pub use step::ClusterStep;

@@ -7,6 +7,7 @@
 //! | another node's lane is not renewed for the lease and a margin | claims it, restores it from its stream, delivers |
 //! | a lane that it took over has been finished for a while | closes it, and deletes its stream |
 //! | another node claims one of its lanes | ends the process, so that the next start decides |
+//! | no server answers, and mail requires no copies | accepts into a new local lane, which is copied later |
 //!
 //! The disk is only read after the stream has said that it may be. Nothing here decides whether a
 //! lease is valid: that is [`crate::lane`], with the records of the stream.
@@ -15,9 +16,11 @@ mod adoption;
 mod claim;
 mod closing;
 mod copies;
+mod fenced_mail;
 mod figures;
 mod folders;
 mod forgetting;
+mod local_mail;
 mod lost_mail;
 mod replay;
 mod requests;
@@ -41,8 +44,8 @@ use tokio::time::{sleep, timeout};
 
 use crate::thread::ClusterThread;
 use crate::{
-    ClusterConfig, ClusterStep, Connection, LaneEnd, LaneHandle, LaneStatus, NodeEntry, NodeName, OpenError,
-    StreamError, WRITE_INTERVAL, control_subject,
+    ClusterConfig, ClusterStep, Connection, LaneEnd, LaneHandle, LaneStatus, NodeEntry, NodeName, NodesBucket,
+    OpenError, StreamError, WRITE_INTERVAL, control_subject,
 };
 
 pub use adoption::AdoptError;
@@ -50,6 +53,7 @@ use figures::NodeCounters;
 pub use figures::NodeFigures;
 use folders::LaneFolders;
 pub use forgetting::ForgetError;
+use local_mail::LocalMail;
 pub use requests::{AnswerRequest, NodeAnswers};
 pub use sharing::{CountFailedLogin, GrantDepartures, NodeSharing, SharingCallbacks};
 use sharing::{DepartureCounters, NodeMessages};
@@ -108,6 +112,9 @@ pub enum NodeError {
     /// The servers cannot be used as they are configured.
     #[error("{0}")]
     Connection(#[from] OpenError),
+    /// A new lane cannot be made.
+    #[error("cannot make a lane for mail without a second copy: {0}")]
+    NewLane(#[from] spool::RestoreError),
     /// A stream cannot be used.
     #[error("{0}")]
     Stream(#[from] StreamError),
@@ -154,10 +161,13 @@ struct NodeShared {
     adopting: Mutex<BTreeSet<LaneId>>,
     /// Owned lanes that were another node's before.
     adopted: Mutex<BTreeSet<LaneId>>,
+    local_mail: LocalMail,
+    /// The digest of the configuration in force.
+    configuration: Mutex<String>,
     counters: NodeCounters,
     departures: DepartureCounters,
-    /// Answers other processes with the name of this node.
-    name_keeper: AbortHandle,
+    /// Answers other processes with the name of this node, once it has joined.
+    name_keeper: Mutex<Option<AbortHandle>>,
     /// What was said before somebody listens.
     node_messages: Mutex<Option<NodeMessages>>,
     /// The spool is closed: a lane that is lost now is no concern of this process.
@@ -169,10 +179,23 @@ struct NodeShared {
 pub struct LaneReport {
     /// The lane.
     pub lane: LaneId,
-    /// Its figures; None: another node owns it.
+    /// What it is to this node.
+    pub role: LaneRole,
+    /// Its figures, if this node owns it and it has a stream.
     pub status: Option<LaneStatus>,
-    /// This node owns it, and has taken it over.
-    pub adopted: bool,
+}
+
+/// What a lane is to a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LaneRole {
+    /// It owns the lane.
+    Own,
+    /// It owns the lane, and has taken it over, or gives it no new mail.
+    Adopted,
+    /// It has made the lane, whose mail has no second copy.
+    Local,
+    /// Another node owns it.
+    Watched,
 }
 
 impl ClusterNode {
@@ -186,12 +209,16 @@ impl ClusterNode {
         let adopted = self.shared.adopted.lock().clone();
         let report = |handle: &LaneHandle| {
             let lane = handle.lane();
-            LaneReport { lane, status: Some(handle.status()), adopted: adopted.contains(&lane) }
+            let role = if adopted.contains(&lane) { LaneRole::Adopted } else { LaneRole::Own };
+            LaneReport { lane, role, status: Some(handle.status()) }
         };
         let mut reports: Vec<LaneReport> = owned.iter().map(report).collect();
         let watched: Vec<LaneId> = self.shared.watched.lock().keys().copied().collect();
-        let others = watched.into_iter().filter(|lane| !owned.iter().any(|handle| handle.lane() == *lane));
-        reports.extend(others.map(|lane| LaneReport { lane, status: None, adopted: false }));
+        let is_owned = |lane: &LaneId| owned.iter().any(|handle| handle.lane() == *lane);
+        let others = watched.into_iter().filter(|lane| !is_owned(lane) && !self.shared.step.is_local(*lane));
+        reports.extend(others.map(|lane| LaneReport { lane, role: LaneRole::Watched, status: None }));
+        let local = self.shared.step.local_lanes().into_iter();
+        reports.extend(local.map(|lane| LaneReport { lane, role: LaneRole::Local, status: None }));
         reports.sort_by_key(|report| report.lane);
         reports
     }
@@ -213,12 +240,17 @@ impl ClusterNode {
         &self.shared.parts.config.node
     }
 
+    /// Takes the digest of a configuration that was loaded since; others see it with the next entry.
+    pub fn set_configuration(&self, digest: String) {
+        *self.shared.configuration.lock() = digest;
+    }
+
     /// Stops, after the spool was closed. With `release`, the lanes are handed over: others need not
     /// wait until the lease is over.
     pub fn stop(self, release: bool) {
         let ClusterNode { thread, shared } = self;
         shared.stopping.store(true, Relaxed);
-        shared.name_keeper.abort();
+        shared.name_keeper.lock().take().iter().for_each(AbortHandle::abort);
         thread.handle().block_on(async {
             if release {
                 let lanes = shared.step.lanes();
@@ -234,26 +266,42 @@ impl ClusterNode {
 impl NodeShared {
     /// Writes the entry of this node, for ever.
     async fn keep_entry(self: Arc<Self>) {
+        let mut bucket = None;
         for write in 0_u64.. {
-            // An entry that is missing only means that others do not see this node in a list.
-            if let Ok(nodes) = self.connection.nodes().await {
-                let begin = Instant::now();
-                if nodes.write(&self.parts.config.node, &self.entry()).await.is_ok() {
-                    self.counters.set_round_trip(begin.elapsed());
-                }
-                if write.is_multiple_of(WRITES_PER_COUNT)
-                    && let Ok(alive) = nodes.list().await
-                {
-                    self.counters.set_nodes(alive.len());
-                }
+            if bucket.is_none() {
+                bucket = self.connection.nodes().await.ok();
+            }
+            if let Some(nodes) = &bucket
+                && self.write_entry(nodes, write.is_multiple_of(WRITES_PER_COUNT)).await.is_err()
+            {
+                // It is in the memory of the servers: they may have lost it.
+                bucket = None;
             }
             sleep(WRITE_INTERVAL).await;
         }
     }
 
+    /// An entry that is missing only means that others do not see this node in a list.
+    async fn write_entry(&self, nodes: &NodesBucket, counts_nodes: bool) -> Result<(), StreamError> {
+        let begin = Instant::now();
+        nodes.write(&self.parts.config.node, &self.entry()).await?;
+        self.counters.set_round_trip(begin.elapsed());
+        if counts_nodes {
+            self.counters.set_nodes(nodes.list().await?.len());
+        }
+        Ok(())
+    }
+
+    /// Tells blocking threads when to end.
+    fn stopping_check(self: &Arc<Self>) -> Box<dyn Fn() -> bool + Send> {
+        let shared = self.clone();
+        Box::new(move || shared.stopping.load(Relaxed))
+    }
+
     /// Whether this node has the lane, or is taking it over.
     fn owns(&self, lane: LaneId) -> bool {
-        self.step.lanes().iter().any(|handle| handle.lane() == lane) || self.adopting.lock().contains(&lane)
+        let is_adopting = || self.adopting.lock().contains(&lane);
+        self.step.lane(lane).is_some() || self.step.is_local(lane) || is_adopting()
     }
 
     fn entry(&self) -> NodeEntry {
@@ -261,7 +309,7 @@ impl NodeShared {
         NodeEntry {
             version: self.parts.version.clone(),
             started: self.started,
-            configuration: self.parts.configuration.clone(),
+            configuration: self.configuration.lock().clone(),
             lanes: self.step.lanes().iter().map(|handle| handle.lane().to_string()).collect(),
             control_subject: control_subject(&config.name, &config.node),
         }

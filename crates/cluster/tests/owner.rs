@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cluster::lane::owner::{BatchId, Claim, LaneOwner, OwnerAction, PublishId, StoredRange};
-use cluster::lane::{BootTime, LaneTimes, PUBLISHES_IN_FLIGHT_MAX, PublishFailure, ReadFailure, Slot};
+use cluster::lane::{BootTime, COPYING_LEASE, LaneTimes, PUBLISHES_IN_FLIGHT_MAX, PublishFailure, ReadFailure, Slot};
 use cluster::record::{EpochRecord, RecordHeader, RecordKind};
 
 const IN_FLIGHT_BYTES_MAX: u64 = 10_000;
@@ -25,7 +25,14 @@ struct Lane {
 }
 
 fn claim(token: u64, last_sequence: u64) -> Claim {
-    Claim { epoch: token, token, node: "mx-1".parse().unwrap(), spool_epoch: 1, last_sequence }
+    Claim {
+        epoch: token,
+        token,
+        node: "mx-1".parse().unwrap(),
+        spool_epoch: 1,
+        last_sequence,
+        announced_lease: LaneTimes::default().lease,
+    }
 }
 
 /// A record of another owner.
@@ -317,6 +324,38 @@ fn a_lane_is_released_after_its_batches() {
     assert_eq!(lane.owner.poll_timeout(), None);
 }
 
+/// Otherwise others would take the lane over before all of it is copied, or wait for too long after that.
+#[test]
+fn another_lease_is_announced_behind_all_that_is_queued_and_nothing_takes_it_back() {
+    let now = BootTime(Duration::from_secs(100));
+    let long = Claim { announced_lease: COPYING_LEASE, ..claim(1, 0) };
+    let owner = LaneOwner::claim(LaneTimes::default(), IN_FLIGHT_BYTES_MAX, long, now);
+    let mut lane = Lane { owner, now, stored: Vec::new() };
+    lane.serve();
+    assert!(lane.owner.announces_longer_lease());
+    assert!(
+        lane.owner.lease_until().unwrap() <= now.after(LaneTimes::default().lease),
+        "its own lease is the usual one"
+    );
+    // Renew and Epoch records are due all the time, and those in flight are not stored yet.
+    lane.batch(&[b"1", b"2"]);
+    lane.owner.announce_lease(LaneTimes::default().lease);
+    let first = lane.sent();
+    lane.owner.repeat_epoch();
+    lane.wait(1_100);
+    assert_eq!(lane.sent().len(), 0);
+    for sent in first {
+        let sequence = lane.store(&sent).unwrap();
+        lane.owner.handle_published(sent.id, sequence, lane.now);
+    }
+    let actions = lane.serve();
+    assert!(matches!(actions[0], OwnerAction::Confirmed { .. }), "{actions:?}");
+    assert!(matches!(actions[1], OwnerAction::EpochRepeated { is_announcement: true, .. }), "{actions:?}");
+    assert!(!lane.owner.announces_longer_lease());
+    let leases = lane.stored.iter().filter_map(|record| EpochRecord::read_record(record).ok()).map(|(_, it)| it.lease);
+    assert_eq!(leases.skip(1).collect::<Vec<_>>(), [LaneTimes::default().lease; 2]);
+}
+
 #[test]
 fn the_epoch_record_is_repeated_about_once_a_minute() {
     let mut lane = Lane::owned();
@@ -326,5 +365,5 @@ fn the_epoch_record_is_repeated_about_once_a_minute() {
         repeated.extend(lane.serve());
     }
     assert_eq!(repeated.len(), 2);
-    assert!(matches!(repeated[0], OwnerAction::EpochRepeated { sequence: 96 }), "{repeated:?}");
+    assert!(matches!(repeated[0], OwnerAction::EpochRepeated { sequence: 96, .. }), "{repeated:?}");
 }

@@ -69,7 +69,7 @@ pub struct ClusterFigures {
     /// The nodes that are alive, as this one knows.
     pub nodes: u64,
     /// Lanes by role.
-    pub lanes: [(&'static str, u64); 3],
+    pub lanes: [(&'static str, u64); 4],
     /// Owned lanes whose mail may not be delivered now.
     pub lanes_without_lease: u64,
     /// The shortest lease of an owned lane; None without one.
@@ -80,8 +80,8 @@ pub struct ClusterFigures {
     pub stored_bytes: u64,
     /// Messages that are live in them.
     pub live_messages: u64,
-    /// Batches by whether they got their second copy.
-    pub batches: [(&'static str, u64); 2],
+    /// Batches by whether they got their second copy, failed, or are on the local disk alone.
+    pub batches: [(&'static str, u64); 3],
     /// Records that the servers refused, or did not answer for.
     pub publishes_failed: u64,
     /// Lanes that were taken over.
@@ -95,7 +95,8 @@ pub struct ClusterFigures {
 pub struct LaneReport {
     /// Its id, which begins the ids of its messages.
     pub lane: String,
-    /// `owner`, `adopted` (an owner that has taken it over) or `watched`.
+    /// `owner`, `adopted` (an owner that has taken it over), `local` (its mail has no second copy yet) or
+    /// `watched`.
     pub role: &'static str,
     /// The epoch of its owner; None: not known here.
     pub epoch: Option<u64>,

@@ -95,7 +95,7 @@ pub(crate) fn body_unwritable(error: &std::io::Error) -> Reply {
 pub(crate) fn commit_failed(error: &CommitError) -> Reply {
     match error {
         CommitError::Full => DISK_SHORT,
-        CommitError::Failed(_) | CommitError::StepFailed(_) => BODY_UNWRITABLE,
+        CommitError::Failed(_) | CommitError::StepFailed(_) | CommitError::StepAway => BODY_UNWRITABLE,
         CommitError::StepBacklog => SPOOL_BUSY,
         CommitError::TooLarge => Reply::constant(552, EnhancedCode(5, 3, 4), "Envelope is too large"),
         CommitError::Closed => STOPPING,
@@ -109,7 +109,7 @@ mod tests {
     /// A spool that waits for a second copy, or did not get it, may take the message later.
     #[test]
     fn a_client_tries_again_when_the_commit_step_is_behind_or_fails() {
-        for error in [CommitError::StepBacklog, CommitError::StepFailed("no answer".into())] {
+        for error in [CommitError::StepBacklog, CommitError::StepAway, CommitError::StepFailed("no answer".into())] {
             assert_eq!(commit_failed(&error).code, 451, "{error}");
         }
         assert_eq!(commit_failed(&CommitError::StepBacklog).enhanced, Some(EnhancedCode(4, 3, 1)));

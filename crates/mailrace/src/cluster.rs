@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use cluster::departures::Departures;
-use cluster::{ClusterNode, ClusterStep, NodeName, NodeParts, NodeSharing, SharingCallbacks, StartingNode};
+use cluster::{ClusterNode, ClusterStep, LaneRole, NodeName, NodeParts, NodeSharing, SharingCallbacks, StartingNode};
 use config::Config;
 use control::{ClusterFigures, ClusterOperator, CurrentHandler, LaneReport, NodeReplies, NodeReport};
 use credentials::FailedLogins;
@@ -184,6 +184,12 @@ impl RunningCluster {
         }
     }
 
+    /// Goes by a configuration that was loaded since the start, and shows the other nodes its digest.
+    pub fn take_configuration(&self, config: &Config, intake: &IntakeContext) {
+        self.share_limits(intake);
+        self.node.read().iter().for_each(|node| node.set_configuration(digest(config)));
+    }
+
     /// Tells the other nodes which logins fail, and which allowances are used.
     pub fn share_limits(&self, intake: &IntakeContext) {
         if let Some(limits) = &intake.rate_limits {
@@ -265,10 +271,11 @@ fn lane_report(lane: cluster::LaneReport) -> LaneReport {
     let status = lane.status;
     LaneReport {
         lane: lane.lane.to_string(),
-        role: match (status.is_some(), lane.adopted) {
-            (true, true) => "adopted",
-            (true, false) => "owner",
-            (false, _) => "watched",
+        role: match lane.role {
+            LaneRole::Own => "owner",
+            LaneRole::Adopted => "adopted",
+            LaneRole::Local => "local",
+            LaneRole::Watched => "watched",
         },
         epoch: status.and_then(|status| Some(status.claimed?.0)),
         sequence: status.map(|status| status.confirmed_sequence),

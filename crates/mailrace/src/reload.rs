@@ -311,7 +311,7 @@ impl RunningServer {
         self.gauges.reconfigure(config.load.limits.clone(), config.load.every);
         let intake = Arc::new(intake_context::reload(&self.intake, config, policy));
         self.certificates.reconfigure(acceptor.clone(), config, self.drain_only);
-        self.cluster.iter().for_each(|cluster| cluster.share_limits(&intake));
+        self.cluster.iter().for_each(|cluster| cluster.take_configuration(config, &intake));
         let context = self.control_context.clone();
         let rules = access_rules.clone();
         let parts = from_config::control_parts(&loaded, explainer, intake.clone(), &retrieval, rules, &tables, &lists);

@@ -554,7 +554,9 @@ fn start_flow(
     let mut queues = Queues::new(queue_config.clone(), server_parts::random());
     let mut admit = |message| dispatch::enqueue_recovered_message(&mut queues, &dispatcher.rules, &scheduler, message);
     let events = dispatch::spool_event_handler(scheduler.clone(), log.clone());
-    let spool = Arc::new(open_spool(config, events, joining.as_ref().map(StartingNode::commit_step), &mut admit)?);
+    let lanes = joining.as_ref().map_or_else(|| config.spool.lanes.clone(), StartingNode::lane_folders);
+    let step = joining.as_ref().map(StartingNode::commit_step);
+    let spool = Arc::new(open_spool(config, &lanes, events, step, &mut admit)?);
     let fields: [(&'static str, &dyn Display); 2] =
         [("messages", &queues.message_count()), ("recipients", &queues.recipient_count())];
     log.event(LogLevel::Info, "the spool is open", &fields);
@@ -578,12 +580,13 @@ fn start_flow(
 
 fn open_spool(
     config: &Config,
+    lanes: &[PathBuf],
     events: impl Fn(spool::SpoolEvent) + Send + Sync + 'static,
     commit_step: Option<CommitStepConfig>,
     sink: &mut dyn FnMut(LiveMessage),
 ) -> anyhow::Result<Spool> {
     let open = |path| Ok(Arc::new(FolderDisk::open(path)?) as Arc<dyn Disk>);
-    let lanes = config.spool.lanes.iter().map(|path| {
+    let lanes = lanes.iter().map(|path| {
         let lane: io::Result<Arc<dyn Disk>> = open(path);
         lane.with_context(|| format!("opening the lane {}", path.display()))
     });

@@ -42,6 +42,12 @@ pub trait CommitStep: Send + Sync {
     /// [`crate::Spool::take_finished`]. The local write may fail after the step has succeeded; what was
     /// submitted then fails, and may be submitted again. A further batch withdraws its new mail.
     fn start(&self, batch: BatchDraft, answer: StepAnswer);
+
+    /// Whether it can take new mail of a lane now. If not, that is refused before it is written.
+    fn takes_mail(&self, lane: LaneId) -> bool {
+        let _ = lane;
+        true
+    }
 }
 
 /// A commit step and its limits.
@@ -117,19 +123,56 @@ pub enum DraftBody {
 
 /// The answer of a [`CommitStep`] to one batch. If it is dropped, the step counts as failed. An
 /// answer after the spool was closed is ignored.
-pub struct StepAnswer(Option<StepCallback>);
+pub struct StepAnswer {
+    receiver: Option<StepCallback>,
+    /// Of a batch with outcomes.
+    outcomes: Option<OutcomesStored>,
+}
 
 type StepCallback = Box<dyn FnOnce(Result<(), String>) + Send>;
+
+/// Tells that a step has the outcomes of a batch whose new mail it has refused, and those of all earlier
+/// batches of the lane.
+pub struct OutcomesStored(Box<dyn FnOnce() + Send>);
+
+impl OutcomesStored {
+    pub(crate) fn new(receiver: impl FnOnce() + Send + 'static) -> Self {
+        OutcomesStored(Box::new(receiver))
+    }
+
+    /// The step has them.
+    pub fn send(self) {
+        (self.0)();
+    }
+}
 
 impl StepAnswer {
     /// An answer that is passed to `receiver`.
     pub fn new(receiver: impl FnOnce(Result<(), String>) + Send + 'static) -> Self {
-        StepAnswer(Some(Box::new(receiver)))
+        StepAnswer { receiver: Some(Box::new(receiver)), outcomes: None }
+    }
+
+    /// The same, with what is called when only the outcomes are stored.
+    pub(crate) fn with_outcomes(mut self, outcomes: OutcomesStored) -> Self {
+        self.outcomes = Some(outcomes);
+        self
     }
 
     /// Sends the answer; an error is a description of the failure.
     pub fn send(mut self, result: Result<(), String>) {
-        if let Some(receiver) = self.0.take() {
+        self.answer(result);
+    }
+
+    /// Refuses the new mail of the batch. The outcomes in it may still be stored, as the returned value
+    /// tells; None if nobody waits for that.
+    pub fn refuse_mail(mut self, reason: String) -> Option<OutcomesStored> {
+        let outcomes = self.outcomes.take();
+        self.answer(Err(reason));
+        outcomes
+    }
+
+    fn answer(&mut self, result: Result<(), String>) {
+        if let Some(receiver) = self.receiver.take() {
             receiver(result);
         }
     }
@@ -137,9 +180,7 @@ impl StepAnswer {
 
 impl Drop for StepAnswer {
     fn drop(&mut self) {
-        if let Some(receiver) = self.0.take() {
-            receiver(Err("the step gave no answer".into()));
-        }
+        self.answer(Err("the step gave no answer".into()));
     }
 }
 
@@ -206,10 +247,14 @@ impl StepQueue {
         StepQueue { config, waiting_bytes, state: Mutex::default(), answered: Condvar::new() }
     }
 
-    /// The permit of a submission that waits for the step; Ok(None) if it does not wait.
-    pub(crate) fn permit(&self, entries: &[SpoolEntry]) -> Result<Option<StepPermit>, CommitError> {
+    /// The permit of a submission to `lane` that waits for the step; Ok(None) if it does not wait.
+    pub(crate) fn permit(&self, lane: LaneId, entries: &[SpoolEntry]) -> Result<Option<StepPermit>, CommitError> {
         if !waits_for_step(entries) {
             return Ok(None);
+        }
+        // What it refuses later is written, and kept until the step knows that it is finished.
+        if !self.config.step.takes_mail(lane) {
+            return Err(CommitError::StepAway);
         }
         let (bytes, max) = (content_bytes(entries), self.config.waiting_bytes_max);
         let added = |waiting: u64| (waiting < max).then(|| waiting.saturating_add(bytes));

@@ -188,7 +188,7 @@ impl Lane {
 
     /// Submits the entries of a caller.
     pub(crate) fn submit_entries(&self, entries: Vec<SpoolEntry>, done: CommitCallback) {
-        let permit = match self.steps.as_ref().map_or(Ok(None), |steps| steps.permit(&entries)) {
+        let permit = match self.steps.as_ref().map_or(Ok(None), |steps| steps.permit(self.lane_id, &entries)) {
             Ok(permit) => permit,
             Err(error) => return done(Err(error)),
         };

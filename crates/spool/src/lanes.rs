@@ -16,9 +16,9 @@ use mail::{QueueId, SpoolId};
 use parking_lot::{Mutex, RwLock};
 
 use crate::disk::{Disk, DiskSpace};
-use crate::entries::{LiveMessage, SpoolEntry, SpooledMessage};
+use crate::entries::{LiveMessage, OutcomeHead, SpoolEntry, SpooledMessage};
 use crate::finished_messages::FinishedMessages;
-use crate::lane::{self, Lane, LaneContext};
+use crate::lane::{self, Lane, LaneContext, PendingRecord, Submission};
 use crate::message_index::{MessageIndex, SegmentStage};
 use crate::recipient_states::RecipientState;
 use crate::recovery::{LaneSurvey, RecoveryFindings};
@@ -33,6 +33,8 @@ pub struct Spool {
     own: Vec<RunningLane>,
     own_by_id: BTreeMap<LaneId, Arc<Lane>>,
     adopted: RwLock<BTreeMap<LaneId, RunningLane>>,
+    /// The lanes that give the ids of new messages; never empty.
+    accepting: RwLock<Vec<Arc<Lane>>>,
     /// Held during an adoption, so that two cannot take the same lane.
     adopting: Mutex<()>,
     next_lane: AtomicUsize,
@@ -63,6 +65,7 @@ pub fn open(
         own: Vec::new(),
         own_by_id: lanes.iter().map(|lane| (lane.lane_id, lane.clone())).collect(),
         adopted: RwLock::default(),
+        accepting: RwLock::new(lanes.clone()),
         adopting: Mutex::default(),
         next_lane: AtomicUsize::new(0),
         context,
@@ -246,8 +249,8 @@ impl Deref for LaneRef<'_> {
 impl Spool {
     /// Takes over a lane of another spool, while this one runs, and returns its id. Its live
     /// messages are passed to `sink` in the order of its log, when the lane is ready to serve them:
-    /// from then on it is like an own lane, except that [`Spool::new_id`] gives no ids in it. If
-    /// it fails, no message was passed.
+    /// from then on it is like an own lane, except that [`Spool::new_id`] gives ids in it only if
+    /// [`Spool::accept_in`] names it. If it fails, no message was passed.
     ///
     /// It keeps its id, and stays locked until the spool is closed. At the next start its own spool
     /// may open it again, with what was recorded here, or it must be adopted again: [`open`] refuses
@@ -270,10 +273,30 @@ impl Spool {
         Ok(lane_id)
     }
 
-    /// The id for a new message. The own lanes take turns.
+    /// The id for a new message. The accepting lanes take turns: the own ones, unless
+    /// [`Spool::accept_in`] has named others.
     pub fn new_id(&self) -> QueueId {
-        let turn = self.next_lane.fetch_add(1, Relaxed);
-        self.own[turn % self.own.len()].lane.new_id()
+        let (turn, accepting) = (self.next_lane.fetch_add(1, Relaxed), self.accepting.read());
+        accepting[turn % accepting.len()].new_id()
+    }
+
+    /// From now on, these lanes give the ids of new messages. Those that are not open are left out; if
+    /// none is left, nothing changes.
+    pub fn accept_in(&self, lanes: &[LaneId]) {
+        let open = |id: &LaneId| self.lane_by_id(*id).map(|lane| lane.clone());
+        let open: Vec<Arc<Lane>> = lanes.iter().filter_map(open).collect();
+        if !open.is_empty() {
+            *self.accepting.write() = open;
+        }
+    }
+
+    /// Calls `done` when all that was submitted to a lane before is durable here or has failed. It fails
+    /// if that cannot be known, because the log cannot be written.
+    pub fn flush(&self, lane: LaneId, done: CommitCallback) {
+        let Some(lane) = self.lane_by_id(lane) else { return done(Err(CommitError::Closed)) };
+        // An outcome without states, of no message, is written behind them.
+        let nothing = OutcomeHead { sequence: 0, bounce: 0, states: Vec::new() };
+        lane.submit(Submission { records: vec![PendingRecord::outcome(nothing)], permit: None, done });
     }
 
     /// The id for a new message in the lane of another one, so that both can be in one submission.

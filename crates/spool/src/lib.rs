@@ -50,7 +50,7 @@ use std::time::Duration;
 
 use mail::{QueueId, SpoolId};
 
-pub use commit_step::{BatchDraft, CommitStep, CommitStepConfig, DraftBody, EntryDraft, StepAnswer};
+pub use commit_step::{BatchDraft, CommitStep, CommitStepConfig, DraftBody, EntryDraft, OutcomesStored, StepAnswer};
 pub use disk::{Disk, DiskFile, DiskSpace, FolderDisk};
 pub use entries::{
     LiveMessage, SpoolEntry, SpooledMessage, SubmittedBody, decode_envelope, decode_states, encode_envelope,
@@ -204,6 +204,9 @@ pub enum CommitError {
     /// Too many bytes wait for the commit step; the same submission may succeed later.
     #[error("too many messages wait for their second copy")]
     StepBacklog,
+    /// The commit step cannot take new mail of the lane now; nothing was written.
+    #[error("the second copy cannot be stored now")]
+    StepAway,
     /// The commit step failed; the message was withdrawn.
     #[error("the second copy failed: {0}")]
     StepFailed(String),

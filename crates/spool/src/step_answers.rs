@@ -4,7 +4,9 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::commit_step::{AnsweredSubmissions, BatchDraft, DraftBody, EntryDraft, StepAnswer, WaitingSubmission};
+use crate::commit_step::{
+    AnsweredSubmissions, BatchDraft, DraftBody, EntryDraft, OutcomesStored, StepAnswer, WaitingSubmission,
+};
 use crate::entries::{LiveMessage, OutcomeHead};
 use crate::lane::{IndexUpdate, Lane, PendingRecord, Submission};
 use crate::recipient_states::RecipientState;
@@ -27,13 +29,18 @@ impl Lane {
             return None;
         }
         // A step that answers late must not keep the lane, and its lock, from being dropped.
-        let lane = Arc::downgrade(self);
+        let (lane, of_outcomes) = (Arc::downgrade(self), Arc::downgrade(self));
         let answer_to = |batch| {
-            StepAnswer::new(move |result| {
+            let answer = StepAnswer::new(move |result| {
                 if let Some(lane) = lane.upgrade() {
                     lane.take_step_answer(batch, result);
                 }
-            })
+            });
+            answer.with_outcomes(OutcomesStored::new(move || {
+                if let Some(lane) = of_outcomes.upgrade() {
+                    lane.release_outcomes(batch);
+                }
+            }))
         };
         Some(steps.start(BatchDraft { lane: self.lane_id, entries }, segment, answer_to))
     }
@@ -86,10 +93,17 @@ impl Lane {
     fn take_step_answer(self: &Arc<Self>, batch: u64, result: Result<(), String>) {
         let Some(steps) = &self.steps else { return };
         let result = result.map_err(CommitError::StepFailed);
-        if result.is_ok() && steps.release_outcomes(batch) {
-            self.maintenance_wanted.notify_one();
+        if result.is_ok() {
+            self.release_outcomes(batch);
         }
         steps.take_answer(batch, result, |answered| self.end_waiting(answered));
+    }
+
+    /// The step has all outcomes up to this batch.
+    fn release_outcomes(&self, batch: u64) {
+        if self.steps.as_ref().is_some_and(|steps| steps.release_outcomes(batch)) {
+            self.maintenance_wanted.notify_one();
+        }
     }
 
     /// Waits for the step's answers to all batches, but not for long; the others fail. Called by the

@@ -111,15 +111,27 @@ impl OpenError {
 impl Connection {
     /// Connects to one of the servers, and checks it. Each server is tried once.
     pub async fn open(config: &ClusterConfig) -> Result<Connection, OpenError> {
+        let connection = Connection::connect(config, std::convert::identity).await?;
+        connection.check_server().await?;
+        Ok(connection)
+    }
+
+    /// Connects as soon as a server answers. [`Connection::check_server`] says when that is so.
+    pub(crate) async fn open_later(config: &ClusterConfig) -> Result<Connection, OpenError> {
+        Connection::connect(config, ConnectOptions::retry_on_initial_connect).await
+    }
+
+    async fn connect(
+        config: &ClusterConfig,
+        adjust: impl FnOnce(ConnectOptions) -> ConnectOptions,
+    ) -> Result<Connection, OpenError> {
         let (disconnected, disconnections) = watch::channel(0);
-        let options = options(config, disconnected)?;
+        let options = adjust(options(config, disconnected)?);
         let servers: Vec<_> = config.servers.iter().map(|server| server.address()).collect();
         let client = options.connect(servers).await.map_err(connect_error)?;
         let context = ContextBuilder::new().timeout(REQUEST_TIMEOUT).build(client.clone());
         let shared = ConnectionShared { client, context, config: config.clone(), disconnections };
-        let connection = Connection { shared: Arc::new(shared) };
-        connection.check_server().await?;
-        Ok(connection)
+        Ok(Connection { shared: Arc::new(shared) })
     }
 
     /// Whether a server is connected now.
@@ -189,7 +201,11 @@ impl Connection {
         self.context().request("INFO", b"").await
     }
 
-    async fn check_server(&self) -> Result<(), OpenError> {
+    /// Whether the server that is connected can be used.
+    pub(crate) async fn check_server(&self) -> Result<(), OpenError> {
+        if !self.is_connected() {
+            return Err(OpenError::Unreachable("none of them is connected".into()));
+        }
         let (server, version) = self.server();
         if parse_version(&version).is_none_or(|version| version < SERVER_VERSION_MIN) {
             return Err(OpenError::TooOld { server, version });

@@ -80,6 +80,8 @@ pub struct Claim {
     pub spool_epoch: u32,
     /// The last sequence of the stream. If another record follows it, the claim fails.
     pub last_sequence: u64,
+    /// How long others wait for this owner; at least its lease. See [`LaneOwner::announce_lease`].
+    pub announced_lease: Duration,
 }
 
 /// What the caller has to do.
@@ -128,6 +130,8 @@ pub enum OwnerAction {
     EpochRepeated {
         /// Its sequence.
         sequence: u64,
+        /// It is the one of [`LaneOwner::announce_lease`].
+        is_announcement: bool,
     },
     /// Another node has the lane; before [`OwnerAction::Claimed`] it means that the claim came too
     /// late. The last action.
@@ -159,6 +163,8 @@ pub struct LaneOwner {
     renewals: u64,
     /// The Epoch record is to be repeated at once.
     repeats_epoch: bool,
+    /// Records with another lease, until the first of them is stored.
+    announced: Option<OwnRecords>,
     lease_until: Option<BootTime>,
     /// Since when the stream seems to lack what it had.
     missing_since: Option<BootTime>,
@@ -170,6 +176,7 @@ pub struct LaneOwner {
 struct OwnRecords {
     epoch: u64,
     token: u64,
+    content: EpochRecord,
     epoch_record: Bytes,
     renew: Bytes,
     release: Bytes,
@@ -205,15 +212,21 @@ enum ReleaseStage {
 }
 
 impl OwnRecords {
-    fn new(claim: &Claim, lease: Duration) -> Self {
-        let (epoch, token) = (claim.epoch, claim.token);
+    fn new(claim: &Claim) -> Self {
+        let lease = claim.announced_lease;
+        let content = EpochRecord { node: claim.node.clone(), spool_epoch: claim.spool_epoch, lease };
+        OwnRecords::with_content(claim.epoch, claim.token, content)
+    }
+
+    fn with_content(epoch: u64, token: u64, content: EpochRecord) -> Self {
         let header = |kind| RecordHeader { kind, epoch, token, batch: 0, part: 0, last: false };
-        let content = EpochRecord { node: claim.node.clone(), spool_epoch: claim.spool_epoch, lease }.encode();
+        let payload = content.encode();
         OwnRecords {
             epoch,
             token,
-            epoch_record: header(RecordKind::Epoch).encode(&content),
-            renew: header(RecordKind::Renew).encode(&content),
+            content,
+            epoch_record: header(RecordKind::Epoch).encode(&payload),
+            renew: header(RecordKind::Renew).encode(&payload),
             release: header(RecordKind::Release).encode(&[]),
         }
     }
@@ -235,7 +248,7 @@ impl LaneOwner {
     /// Claims a lane. Records of at most `in_flight_bytes_max` bytes are in flight, or a single
     /// larger one.
     pub fn claim(times: LaneTimes, in_flight_bytes_max: u64, claim: Claim, now: BootTime) -> LaneOwner {
-        let records = OwnRecords::new(&claim, times.lease);
+        let records = OwnRecords::new(&claim);
         let mut window = RecordWindow::new(claim.last_sequence, in_flight_bytes_max);
         window.push(QueuedRecord::new(RecordKind::Epoch, records.epoch_record.clone()));
         LaneOwner {
@@ -250,6 +263,7 @@ impl LaneOwner {
             renewal_due: now,
             renewals: 0,
             repeats_epoch: false,
+            announced: None,
             lease_until: None,
             missing_since: None,
             last_failure: None,
@@ -342,6 +356,23 @@ impl LaneOwner {
         self.repeats_epoch = true;
     }
 
+    /// Repeats the Epoch record behind all that is queued. Once it is stored, others wait for `lease` after the
+    /// last record, and at least for what this owner goes by.
+    pub fn announce_lease(&mut self, lease: Duration) {
+        if self.stage != Stage::Owning {
+            return;
+        }
+        let content = EpochRecord { lease: lease.max(self.times.lease), ..self.records.content.clone() };
+        let records = OwnRecords::with_content(self.records.epoch, self.records.token, content);
+        self.window.push(QueuedRecord::new(RecordKind::Epoch, records.epoch_record.clone()));
+        self.announced = Some(records);
+    }
+
+    /// Whether others wait for longer than this owner delivers: the stream may lack mail.
+    pub fn announces_longer_lease(&self) -> bool {
+        self.records.content.lease > self.times.lease
+    }
+
     /// The next action.
     pub fn poll_action(&mut self, now: BootTime) -> Option<OwnerAction> {
         if let Some(action) = self.actions.pop_front() {
@@ -360,7 +391,8 @@ impl LaneOwner {
         if self.stage == Stage::Ended {
             return None;
         }
-        let renews = self.stage == Stage::Owning && self.flow == Flow::Open && !self.renewal_queued;
+        let is_queued = self.renewal_queued || self.announced.is_some();
+        let renews = self.stage == Stage::Owning && self.flow == Flow::Open && !is_queued;
         let renewal = (renews && self.release == ReleaseStage::Kept).then_some(self.renewal_due);
         let batch = self.batches.deadline(self.times.batch_timeout);
         [renewal, batch, self.flow_deadline()].into_iter().flatten().min()
@@ -413,7 +445,8 @@ impl LaneOwner {
     }
 
     fn queue_renewal(&mut self, now: BootTime) {
-        if self.renewal_queued {
+        // A record with the earlier lease must not follow the one that announces another.
+        if self.renewal_queued || self.announced.is_some() {
             return;
         }
         if std::mem::take(&mut self.repeats_epoch) {
@@ -520,8 +553,13 @@ impl LaneOwner {
                 self.stage = Stage::Settling { base: sequence, until: sequence + PUBLISHES_IN_FLIGHT_MAX - 1 };
             }
             RecordKind::Epoch => {
-                self.renewal_queued = false;
-                self.actions.push_back(OwnerAction::EpochRepeated { sequence });
+                let announced = self.announced.take_if(|announced| announced.epoch_record == record.bytes);
+                let is_announcement = announced.is_some();
+                match announced {
+                    Some(records) => self.records = records,
+                    None => self.renewal_queued = false,
+                }
+                self.actions.push_back(OwnerAction::EpochRepeated { sequence, is_announcement });
             }
             RecordKind::Renew => self.renewal_queued = false,
             RecordKind::Part => self.confirm_part(sequence, &record),

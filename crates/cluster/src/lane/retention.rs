@@ -291,6 +291,11 @@ impl LaneRetention {
         self.messages.contains_key(&id)
     }
 
+    /// Whether a stored batch has a message that is not settled.
+    pub fn is_stored(&self, id: QueueId) -> bool {
+        self.messages.get(&id).is_some_and(|message| message.batch.is_some())
+    }
+
     /// The next action.
     pub fn poll_action(&mut self) -> Option<RetentionAction> {
         self.drop_dead_batches();

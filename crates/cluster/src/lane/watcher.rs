@@ -10,7 +10,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::{BootTime, LaneTimes, StreamTail, TailFailure};
+use super::{BootTime, LEASE_MAX, LaneTimes, StreamTail, TailFailure};
 use crate::record::RecordKind;
 
 /// So many halves of a renew interval may pass without a Renew record.
@@ -69,7 +69,7 @@ impl LaneWatcher {
     /// Takes note of the time; due at [`LaneWatcher::poll_timeout`].
     pub fn handle_timeout(&mut self, now: BootTime) {
         if now >= self.next_question {
-            self.next_question = now.after(self.times.renew_interval());
+            self.next_question = now.after(self.question_interval());
             self.actions.push_back(WatcherAction::ReadTail);
         }
     }
@@ -97,7 +97,12 @@ impl LaneWatcher {
     }
 
     fn quiet_time(&self) -> Duration {
-        self.times.renew_interval() * QUIET_HALVES / 2
+        self.question_interval() * QUIET_HALVES / 2
+    }
+
+    /// An owner that announces a longer lease renews it as often as usual, and may announce a shorter one.
+    fn question_interval(&self) -> Duration {
+        self.times.with_lease(self.times.lease.min(LEASE_MAX)).renew_interval()
     }
 }
 
@@ -159,6 +164,19 @@ mod tests {
         watcher.handle_tail(tail(7, RecordKind::Part), at(39_999));
         assert_eq!(watcher.poll_action(), None);
         watcher.handle_tail(tail(7, RecordKind::Part), at(40_000));
+        assert!(matches!(watcher.poll_action(), Some(WatcherAction::MayAdopt(_))));
+    }
+
+    /// It may announce a shorter one meanwhile.
+    #[test]
+    fn an_owner_with_a_very_long_lease_is_asked_for_as_often_as_others() {
+        let mut watcher = LaneWatcher::new(LaneTimes::default(), at(0));
+        watcher.set_owner_lease(Duration::from_secs(12 * 3600));
+        watcher.handle_hint(at(0));
+        assert_eq!(questions_until(&mut watcher, 50_000), 2);
+        watcher.handle_tail(tail(7, RecordKind::Part), at(50_000));
+        watcher.set_owner_lease(Duration::from_secs(3));
+        watcher.handle_tail(tail(7, RecordKind::Part), at(54_000));
         assert!(matches!(watcher.poll_action(), Some(WatcherAction::MayAdopt(_))));
     }
 

@@ -5,14 +5,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use mail::QueueId;
-use spool::{BatchDraft, LaneId, StepAnswer};
+use spool::{BatchDraft, LaneId, SpooledMessage, StepAnswer};
 use tokio::sync::{mpsc, watch};
 
 use super::upkeep::ReadMessage;
 use crate::NodeName;
 use crate::clock::boot_time;
-use crate::lane::BootTime;
 use crate::lane::retention::{LaneRetention, StateChange};
+use crate::lane::{BootTime, LaneTimes};
 
 /// A lane's task, seen from outside; clones are the same. The task ends with the last one.
 #[derive(Clone)]
@@ -25,7 +25,10 @@ pub struct LaneHandle {
 pub(super) enum LaneCommand {
     Batch(BatchDraft, StepAnswer),
     Changes(QueueId, Vec<StateChange>, StepAnswer),
+    Missing(QueueId, SpooledMessage, StepAnswer),
     Seed(Box<LaneRetention>, ReadMessage),
+    Compared,
+    AnnounceLease(Duration, StepAnswer),
     Release,
 }
 
@@ -90,6 +93,8 @@ pub(super) struct LaneShared {
     lease_until: AtomicU64,
     /// See [`LaneHandle::is_finished`].
     pub(super) is_finished: AtomicBool,
+    /// See [`LaneHandle::is_copying`].
+    pub(super) is_copying: AtomicBool,
     pub(super) counters: LaneCounters,
 }
 
@@ -119,6 +124,7 @@ impl LaneHandle {
             state: watch::Sender::new(LaneState::Claiming),
             lease_until: AtomicU64::new(0),
             is_finished: AtomicBool::new(false),
+            is_copying: AtomicBool::new(false),
             counters: LaneCounters::default(),
         });
         (LaneHandle { commands, shared: shared.clone() }, receiver, shared)
@@ -151,10 +157,22 @@ impl LaneHandle {
         !self.lease_left().is_zero()
     }
 
+    /// Whether new mail may get its copy soon: the lease is not over, or only since a moment. Another server
+    /// may take the place of one that has failed.
+    pub fn takes_mail(&self) -> bool {
+        let until = BootTime(Duration::from_nanos(self.shared.lease_until.load(Relaxed)));
+        until > BootTime::default() && boot_time() < until.after(LaneTimes::default().batch_timeout)
+    }
+
     /// Whether every message that the stream ever had is settled in stored records, as far as this node
     /// knows. False before the stream was read.
     pub fn is_finished(&self) -> bool {
         self.shared.is_finished.load(Relaxed)
+    }
+
+    /// Whether the stream may lack mail that was acknowledged.
+    pub fn is_copying(&self) -> bool {
+        self.shared.is_copying.load(Relaxed)
     }
 
     /// Queues a batch behind all earlier ones. The answer comes when it is stored, or has waited too
@@ -174,6 +192,26 @@ impl LaneHandle {
         drop(self.commands.send(LaneCommand::Changes(id, changes, answer)));
     }
 
+    /// Queues a message that the stream lacked, as it was read from the disk at any time since the claim:
+    /// outcomes that were submitted meanwhile are added. After [`LaneHandle::seed`] and before
+    /// [`LaneHandle::end_comparison`].
+    pub fn submit_missing(&self, id: QueueId, message: SpooledMessage, answer: StepAnswer) {
+        // A command that is dropped answers by itself.
+        drop(self.commands.send(LaneCommand::Missing(id, message, answer)));
+    }
+
+    /// Nothing more is missing in the stream.
+    pub fn end_comparison(&self) {
+        // A lane that has ended needs none.
+        drop(self.commands.send(LaneCommand::Compared));
+    }
+
+    /// From now on, others wait for `lease` after the last record. The answer comes when that is stored.
+    pub fn announce_lease(&self, lease: Duration, answer: StepAnswer) {
+        // A command that is dropped answers by itself.
+        drop(self.commands.send(LaneCommand::AnnounceLease(lease, answer)));
+    }
+
     /// What the stream had before this node's epoch, once it was read. `read` is called on blocking
     /// threads. Before this, nothing of the stream is purged.
     pub fn seed(&self, retention: LaneRetention, read: ReadMessage) {
@@ -182,8 +220,11 @@ impl LaneHandle {
     }
 
     /// Hands the lane over when everything that was submitted is stored: another node may claim it at
-    /// once. Waits until it has ended.
+    /// once. Waits until it has ended. A lane that is being copied is not handed over.
     pub async fn release(&self) -> LaneEnd {
+        if self.is_copying() {
+            return LaneEnd::Lost("not all of its mail is copied".into());
+        }
         // A lane that has ended is not released.
         drop(self.commands.send(LaneCommand::Release));
         self.ended().await

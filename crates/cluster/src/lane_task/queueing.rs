@@ -7,15 +7,16 @@ use std::sync::atomic::Ordering::Relaxed;
 use bytes::Bytes;
 use futures_util::FutureExt;
 use mail::QueueId;
-use spool::{BatchDraft, DraftBody, RecipientState, SpooledMessage, StepAnswer};
+use spool::{BatchDraft, DraftBody, OutcomesStored, RecipientState, RecipientStates, SpooledMessage, StepAnswer};
 
 use super::room;
 use super::upkeep::{UpkeepEvent, retained};
-use super::{Event, LaneTask};
+use super::{BatchAnswer, Event, LaneTask};
 use crate::clock::boot_time;
 use crate::codec::{BatchEncoder, CopiedEntry};
 use crate::lane::owner::BatchId;
 use crate::lane::retention::StateChange;
+use crate::lane::{BootTime, LaneTimes};
 use crate::record::HEADER_BYTES;
 
 /// Encoded parts that wait to be sent, or for their answers. The last one may exceed it.
@@ -33,13 +34,16 @@ pub(super) type EncodedPart = Option<(Bytes, bool)>;
 
 /// A batch that is not queued yet.
 pub(super) enum WaitingBatch {
-    Draft(BatchDraft, StepAnswer),
+    /// With the time since which it waits.
+    Draft(BatchDraft, StepAnswer, BootTime),
     /// States of a message that the stream lacks.
     Changes(QueueId, Vec<StateChange>, StepAnswer),
+    /// A message that the stream lacks.
+    Missing(QueueId, SpooledMessage, StepAnswer),
     /// A message is published again.
     Copy(QueueId, SpooledMessage),
     /// What is left of a batch that was abandoned.
-    Outcomes(Vec<CopiedEntry>),
+    Outcomes(Vec<CopiedEntry>, Option<OutcomesStored>),
 }
 
 /// The batch whose parts are passed to the owner.
@@ -96,24 +100,27 @@ impl LaneTask {
     /// Begins the next batch, or hands the lane over. False: nothing waits.
     fn start_next(&mut self) -> bool {
         match self.waiting.pop_front() {
-            Some(WaitingBatch::Draft(batch, answer)) => self.start_draft(batch, answer),
+            Some(WaitingBatch::Draft(batch, answer, _)) => self.start_draft(batch, answer),
             Some(WaitingBatch::Changes(id, changes, answer)) => {
                 let recipients = self.upkeep.unchanged(id, changes);
                 if recipients.is_empty() {
                     answer.send(Ok(()));
                 } else {
                     let batch = self.start_batch(vec![CopiedEntry::Outcome { id, recipients, bounce: None }], None);
-                    self.answers.insert(batch, answer);
+                    self.answers.insert(batch, BatchAnswer::Batch(answer));
                 }
             }
+            Some(WaitingBatch::Missing(id, message, answer)) => self.start_missing(id, message, answer),
             Some(WaitingBatch::Copy(id, message)) => {
                 // Without states, it was settled meanwhile.
                 if let Some(states) = self.upkeep.states(id) {
                     self.start_batch(vec![copied(id, states, message)], Some(id));
                 }
             }
-            Some(WaitingBatch::Outcomes(outcomes)) => {
-                self.start_batch(outcomes, None);
+            Some(WaitingBatch::Outcomes(outcomes, _)) if outcomes.is_empty() => {}
+            Some(WaitingBatch::Outcomes(outcomes, stored)) => {
+                let batch = self.start_batch(outcomes, None);
+                self.await_outcomes(batch, stored);
             }
             None if self.is_releasing => {
                 self.is_releasing = false;
@@ -124,24 +131,80 @@ impl LaneTask {
         true
     }
 
+    /// When the new mail of the first batch that waits is refused.
+    pub(super) fn refusal_due(&self) -> Option<BootTime> {
+        let since = self.waiting.iter().find_map(|waiting| match waiting {
+            WaitingBatch::Draft(_, _, since) => Some(*since),
+            _ => None,
+        });
+        since.map(|since| since.after(LaneTimes::default().batch_timeout))
+    }
+
+    /// Refuses the new mail of batches that have waited for too long. Their outcomes still wait.
+    pub(super) fn refuse_overdue(&mut self, now: BootTime) {
+        while self.refusal_due().is_some_and(|due| due <= now) {
+            let first = self.waiting.iter_mut().find(|waiting| matches!(waiting, WaitingBatch::Draft(..)));
+            let Some(first) = first else { return };
+            if let WaitingBatch::Draft(batch, answer, _) =
+                std::mem::replace(first, WaitingBatch::Outcomes(Vec::new(), None))
+            {
+                self.shared.counters.batches_failed.fetch_add(1, Relaxed);
+                let stored = answer.refuse_mail("the NATS servers did not take it in time".into());
+                let rest = room::without_new_mail(batch.entries);
+                *first = WaitingBatch::Outcomes(rest.into_iter().map(CopiedEntry::from).collect(), stored);
+            }
+        }
+    }
+
     /// Begins a batch of the spool. New mail that the stream has no room for is refused, and the rest
     /// of its batch goes on.
     fn start_draft(&mut self, batch: BatchDraft, answer: StepAnswer) {
         let waiting = self.owner.waiting_bytes();
         if room::has_new_mail(&batch.entries) && !self.upkeep.has_room_for(waiting + room::bytes_of(&batch.entries)) {
             self.shared.counters.batches_failed.fetch_add(1, Relaxed);
-            answer.send(Err("the stream of the lane is nearly full".into()));
+            let outcomes = answer.refuse_mail("the stream of the lane is nearly full".into());
             let rest = room::without_new_mail(batch.entries);
             if !rest.is_empty() {
-                self.start_batch(rest.into_iter().map(CopiedEntry::from).collect(), None);
+                let batch = self.start_batch(rest.into_iter().map(CopiedEntry::from).collect(), None);
+                self.await_outcomes(batch, outcomes);
             }
             return;
         }
         let batch = self.start_batch(batch.entries.into_iter().map(CopiedEntry::from).collect(), None);
-        self.answers.insert(batch, answer);
+        self.answers.insert(batch, BatchAnswer::Batch(answer));
+    }
+
+    /// Begins the copy of a message that the stream lacks, with the outcomes that were queued before it.
+    fn start_missing(&mut self, id: QueueId, message: SpooledMessage, answer: StepAnswer) {
+        if self.upkeep.is_live(id) {
+            let is_stored = self.upkeep.is_stored(id);
+            return answer.send(if is_stored { Ok(()) } else { Err("it waits for its copy already".into()) });
+        }
+        if !self.upkeep.has_room_for(self.owner.waiting_bytes() + message.body.len()) {
+            return answer.send(Err("the stream of the lane is nearly full".into()));
+        }
+        let listed = (0..).zip(message.states.iter().copied()).filter(|(_, state)| *state != RecipientState::NEW);
+        let mut states = RecipientStates::from(listed.collect::<Vec<_>>());
+        let early = self.early_outcomes.as_mut().and_then(|outcomes| outcomes.remove(&id));
+        states.merge(early.map(|early| early.listed()).unwrap_or_default());
+        let batch = self.start_batch(vec![copied(id, states.listed(), message)], None);
+        self.answers.insert(batch, BatchAnswer::Batch(answer));
+    }
+
+    /// Keeps the outcomes of messages that the stream lacks, for the copies of these.
+    fn keep_early_outcomes(&mut self, entries: &[CopiedEntry]) {
+        let Some(early) = &mut self.early_outcomes else { return };
+        for entry in entries {
+            if let CopiedEntry::Outcome { id, recipients, .. } = entry
+                && !self.upkeep.is_live(*id)
+            {
+                early.entry(*id).or_default().merge(recipients.iter().copied());
+            }
+        }
     }
 
     fn start_batch(&mut self, entries: Vec<CopiedEntry>, copied: Option<QueueId>) -> BatchId {
+        self.keep_early_outcomes(&entries);
         let batch = self.owner.start_batch(boot_time());
         self.upkeep.handle(UpkeepEvent::Queued(batch, entries.iter().map(retained).collect()));
         let reads_files = entries.iter().any(is_in_file);
@@ -178,12 +241,16 @@ impl LaneTask {
     fn abandon(&mut self, begun: BegunBatch, error: &io::Error) {
         self.owner.abandon_batch(begun.batch);
         self.upkeep.handle(UpkeepEvent::Abandoned(begun.batch));
-        self.answer(begun.batch, Err(format!("a body cannot be read for its copy: {error}")));
+        self.refuse_mail(begun.batch, format!("a body cannot be read for its copy: {error}"));
+        let stored = match self.answers.remove(&begun.batch) {
+            Some(BatchAnswer::Outcomes(stored)) => Some(stored),
+            _ => None,
+        };
         if let Some(id) = begun.copied {
             self.upkeep.handle_copy_failed(id);
         }
         if !begun.outcomes.is_empty() {
-            self.waiting.push_front(WaitingBatch::Outcomes(begun.outcomes));
+            self.waiting.push_front(WaitingBatch::Outcomes(begun.outcomes, stored));
         }
     }
 }

@@ -95,6 +95,22 @@ impl Upkeep {
         }
     }
 
+    /// Whether the stream has a message, or it is queued. False before the stream was read.
+    pub(super) fn is_live(&self, id: QueueId) -> bool {
+        match self {
+            Upkeep::Early(_) => false,
+            Upkeep::Known(retention, _) => retention.is_live(id),
+        }
+    }
+
+    /// Whether the stream is known to have a message that is not settled.
+    pub(super) fn is_stored(&self, id: QueueId) -> bool {
+        match self {
+            Upkeep::Early(_) => false,
+            Upkeep::Known(retention, _) => retention.is_stored(id),
+        }
+    }
+
     /// See [`LaneRetention::has_room_for`]. Before the stream was read, nobody knows: it is tried.
     pub(super) fn has_room_for(&self, bytes: u64) -> bool {
         match self {

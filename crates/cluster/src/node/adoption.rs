@@ -18,14 +18,18 @@ use tokio::time::sleep;
 use super::claim::{EndFailure, claim, end_of, is_closed, take_up};
 use super::copies::reader;
 use super::folders::{mark_copied, mark_finished};
+use super::forgetting::require_standstill;
 use super::replay::{ReplayFailure, ReplayedLane, replay};
-use super::{ClusterNode, NodeShared, RESTORE_RETRY_DELAY};
+use super::{ClusterNode, ForgetError, NodeShared, RESTORE_RETRY_DELAY};
 use crate::jetstream::parse_lane;
 use crate::lane::{StreamTail, TailFailure};
 use crate::{LaneHandle, LaneStream, NodeEntry, NodeName};
 
 /// So many messages are handed to the scheduler at once.
 const ADMITTED_AT_ONCE: usize = 1000;
+
+/// The last owner of a lane may have given ids of later epochs than those in its stream, if that does not name it.
+const EPOCHS_SKIPPED: u32 = 1000;
 
 /// What became of an attempt to adopt a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,6 +90,10 @@ async fn adopt_by_hand(
     let stream = shared.connection.lane_stream(lane);
     let (tail, newest) = match end_of(&stream).await {
         Ok(end) => end,
+        Err(EndFailure::OwnerUnknown(tail)) => {
+            require_no_owner(&shared, lane).await?;
+            (tail, None)
+        }
         Err(EndFailure::Stream(TailFailure::NoStream)) => return Err(AdoptError::NoStream(lane)),
         Err(failure) => return Err(AdoptError::Unavailable(failure.to_string())),
     };
@@ -103,12 +111,21 @@ async fn adopt_by_hand(
     }
 }
 
+/// An owner that lives says within its lease whose the lane is.
+async fn require_no_owner(shared: &NodeShared, lane: LaneId) -> Result<(), AdoptError> {
+    match require_standstill(shared, &[lane]).await {
+        Ok(()) => Ok(()),
+        Err(ForgetError::Moves(lane)) => Err(AdoptError::Refused(lane)),
+        Err(error) => Err(AdoptError::Unavailable(error.to_string())),
+    }
+}
+
 /// Adopts a lane as it is at `tail`.
 pub(super) async fn adopt(shared: &Arc<NodeShared>, stream: &LaneStream, tail: StreamTail) -> Adoption {
     adopt_and_tell(shared, stream, tail, None).await
 }
 
-/// The same; tells when the lane is claimed.
+/// The same; tells when the lane is claimed. Who waits for that may take a lane that names no owner.
 async fn adopt_and_tell(
     shared: &Arc<NodeShared>,
     stream: &LaneStream,
@@ -119,6 +136,7 @@ async fn adopt_and_tell(
     // The epoch of the last owner's spool has to be known: ids that it has given are not given again.
     let (now, newest) = match end_of(stream).await {
         Ok(end) => end,
+        Err(EndFailure::OwnerUnknown(tail)) if claimed.is_some() => (tail, None),
         Err(failure) => return Adoption::Unknown(failure),
     };
     if now.last_sequence != tail.last_sequence {
@@ -129,9 +147,20 @@ async fn adopt_and_tell(
         Ok(true) => return remove_closed(stream).await,
         Err(failure) => return Adoption::Unknown(failure.into()),
     }
-    let spool_epoch = newest.as_ref().map_or(0, |newest| newest.record.spool_epoch);
+    // Whoever has made an empty stream has all mail of the lane on its disk.
+    if tail.last_sequence == 0 {
+        return Adoption::Refused;
+    }
+    let spool_epoch = match &newest {
+        Some(newest) => newest.record.spool_epoch,
+        None => match highest_epoch(shared, stream, tail.last_sequence).await {
+            Some(epoch) => epoch.saturating_add(EPOCHS_SKIPPED),
+            None => return Adoption::Refused,
+        },
+    };
+    let lease = shared.parts.config.lease;
     // The folder is created in the next epoch, and opened in the one after it.
-    let handle = claim(shared, stream.clone(), (&tail, newest.as_ref()), spool_epoch.saturating_add(2));
+    let handle = claim(shared, stream.clone(), (&tail, newest.as_ref()), spool_epoch.saturating_add(2), lease);
     shared.adopting.lock().insert(lane);
     if handle.claimed().await.is_err() {
         shared.adopting.lock().remove(&lane);
@@ -146,6 +175,13 @@ async fn adopt_and_tell(
     restore_until_done(shared, stream, &handle, (tail.last_sequence, spool_epoch)).await;
     shared.adopting.lock().remove(&lane);
     Adoption::Done
+}
+
+/// The highest epoch of an id in a stream; None: it cannot be read.
+async fn highest_epoch(shared: &Arc<NodeShared>, stream: &LaneStream, last: u64) -> Option<u32> {
+    let (runtime, stream, is_stopping) = (Handle::current(), stream.clone(), shared.stopping_check());
+    let replayed = spawn_blocking(move || replay(&runtime, &stream, last, None, &is_stopping)).await.ok()?.ok()?;
+    Some(replayed.recipients.keys().map(|id| LaneId::epoch_of(*id)).max().unwrap_or(0))
 }
 
 /// Removes the stream of a closed lane: who closed it has failed to do so, or a start has made it anew.
@@ -167,6 +203,8 @@ async fn restore_until_done(
         let error = match spawn_blocking(move || restoring.run(&runtime)).await {
             Ok(Ok(Some((replayed, messages)))) => {
                 handle.seed(replayed.retention, reader(shared));
+                // All that is here came from the stream.
+                handle.end_comparison();
                 let took = format!("{:.1}s", begin.elapsed().as_secs_f64());
                 let fields: [(&'static str, &dyn std::fmt::Display); 3] =
                     [("lane", &lane), ("messages", &messages), ("took", &took)];
@@ -175,6 +213,7 @@ async fn restore_until_done(
             }
             // The server is stopping.
             Ok(Ok(None)) => return,
+            Ok(Err(ReplayFailure::Stopped)) => return,
             Ok(Err(error)) => error.to_string(),
             Err(error) => error.to_string(),
         };
@@ -220,7 +259,7 @@ impl LaneRestoration {
         let parts = &self.shared.parts;
         let config = spool::Config { segment_bytes: parts.segment_bytes, ..spool::Config::default() };
         let restorer = LaneRestorer::create(disk, lane, self.spool_epoch, config, (parts.random)())?;
-        let replayed = replay(runtime, &self.stream, self.last, Some(&restorer))?;
+        let replayed = replay(runtime, &self.stream, self.last, Some(&restorer), &*self.shared.stopping_check())?;
         restorer.finish()?;
         Ok(replayed)
     }

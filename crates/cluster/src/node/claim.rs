@@ -2,18 +2,20 @@
 
 use std::fmt::Display;
 use std::future::Future;
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use mail::{LogLevel, ServerLog};
 use spool::LaneId;
 use tokio::runtime::Handle;
 use tokio::time::sleep;
 
-use super::{NodeError, NodeShared, RETRY_DELAY};
+use super::{NodeError, NodeShared, RETRY_DELAY, folders};
 use crate::clock::boot_time;
 use crate::lane::owner::{Claim, LaneOwner};
 use crate::lane::ownership::LaneGone;
-use crate::lane::{StreamTail, TailFailure};
+use crate::lane::{COPYING_LEASE, StreamTail, TailFailure};
 use crate::{Connection, LaneHandle, LaneStream, LaneTask, NewestEpoch, StreamError};
 
 /// Bytes of a lane's records that are on their way at the same time.
@@ -27,19 +29,54 @@ pub(super) enum EndFailure {
     #[error("the servers of a stream do not agree on its last epoch yet")]
     Disagreement,
     /// The servers have lost the owner's Epoch and Renew records.
-    #[error("the stream has no record of its owner; if it stays so, use `mailrace cluster forget` with the lane")]
+    #[error(
+        "the stream has no record of its owner; if it stays so, use `mailrace cluster adopt` or `forget` with the lane"
+    )]
     OwnerUnknown(StreamTail),
 }
 
 /// So often is asked for the owner of a stream that names none, before the node with its disk claims it.
 const UNKNOWN_OWNER_TRIES: usize = 20;
 
+/// A lane on a disk of this node, which is open.
+pub(super) struct OpenLane {
+    pub(super) lane: LaneId,
+    /// The epoch of its spool.
+    pub(super) epoch: u32,
+    /// Its folder.
+    pub(super) path: PathBuf,
+    /// The stream has all mail that was acknowledged before this epoch, and the rest gets its copies at once.
+    pub(super) is_copied: bool,
+    /// Messages of earlier epochs than this one are compared with the stream.
+    pub(super) compared_before: u32,
+}
+
+impl OpenLane {
+    /// A lane that is claimed before it gets new mail.
+    pub(super) fn reopened(lane: LaneId, epoch: u32, path: PathBuf, is_copied: bool) -> OpenLane {
+        OpenLane { lane, epoch, path, is_copied, compared_before: epoch }
+    }
+
+    /// Notes that what is acknowledged from now on has its copies, if that was so before.
+    pub(super) fn note_claimed(&self, shared: &NodeShared) {
+        if !self.is_copied {
+            return;
+        }
+        if let Err(error) = folders::mark_acknowledged(&self.path, self.epoch) {
+            let text = "cannot note that all mail of a lane has its second copy";
+            shared.log(LogLevel::Warning, text, &[("lane", &self.lane), ("error", &error)]);
+        }
+    }
+
+    /// A lane that got mail without copies.
+    pub(super) fn local(lane: LaneId, epoch: u32, path: PathBuf) -> OpenLane {
+        OpenLane { lane, epoch, path, is_copied: false, compared_before: epoch.saturating_add(1) }
+    }
+}
+
 /// Claims a lane whose disk this node has, and returns the last sequence of its stream before the claim.
-pub(super) async fn claim_own(
-    shared: &Arc<NodeShared>,
-    lane: LaneId,
-    spool_epoch: u32,
-) -> Result<(LaneHandle, u64), NodeError> {
+pub(super) async fn claim_own(shared: &Arc<NodeShared>, open: &OpenLane) -> Result<(LaneHandle, u64), NodeError> {
+    let lane = open.lane;
     let stream = shared.connection.lane_stream(lane);
     let log = &*shared.parts.log;
     loop {
@@ -58,7 +95,8 @@ pub(super) async fn claim_own(
     if newest.is_none() && until_answered(log, || is_closed(&shared.connection, lane)).await {
         return Err(NodeError::LaneLost { lane, reason: LaneGone::Closed.to_string() });
     }
-    let handle = claim(shared, stream, (&tail, newest.as_ref()), spool_epoch);
+    let lease = if open.is_copied { shared.parts.config.lease } else { COPYING_LEASE };
+    let handle = claim(shared, stream, (&tail, newest.as_ref()), open.epoch, lease);
     match handle.claimed().await {
         Ok(_) => Ok((handle, tail.last_sequence)),
         Err(end) => Err(NodeError::LaneLost { lane, reason: end.to_string() }),
@@ -71,6 +109,7 @@ pub(super) fn claim(
     stream: LaneStream,
     (tail, newest): (&StreamTail, Option<&NewestEpoch>),
     spool_epoch: u32,
+    announced_lease: Duration,
 ) -> LaneHandle {
     let config = &shared.parts.config;
     let claim = Claim {
@@ -79,6 +118,7 @@ pub(super) fn claim(
         node: config.node.clone(),
         spool_epoch,
         last_sequence: tail.last_sequence,
+        announced_lease,
     };
     let owner = LaneOwner::claim(config.lane_times(), IN_FLIGHT_BYTES_MAX, claim, boot_time());
     LaneTask::start(&Handle::current(), stream, owner)

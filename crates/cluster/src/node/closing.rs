@@ -57,14 +57,15 @@ impl FinishedLanes {
 
 /// The adopted lanes of which nothing is live, in the stream and here.
 async fn finished_lanes(shared: &Arc<NodeShared>) -> Vec<LaneId> {
-    let is_finished = |handle: &LaneHandle| handle.is_finished() && handle.may_deliver();
+    let is_finished = |handle: &LaneHandle| handle.is_finished() && handle.may_deliver() && !handle.is_copying();
     let finished: Vec<LaneId> = shared.step.lanes().iter().filter(|h| is_finished(h)).map(LaneHandle::lane).collect();
     let (folders, spool) = (shared.folders.clone(), shared.spool.clone());
     let here = spawn_blocking(move || Some((folders.adopted().ok()?, spool.upgrade()?.first_ids())));
     let Ok(Some((adopted, live))) = here.await else { return Vec::new() };
     let is_adopted = |lane: &LaneId| adopted.iter().any(|folder| folder.finished && folder.lane == *lane);
     let has_mail = |lane: &LaneId| live.iter().any(|id| LaneId::of(*id) == *lane);
-    finished.into_iter().filter(|lane| is_adopted(lane) && !has_mail(lane)).collect()
+    let is_over = |lane: &LaneId| is_adopted(lane) && !has_mail(lane) && !shared.local_mail.takes_mail(*lane);
+    finished.into_iter().filter(is_over).collect()
 }
 
 async fn close(shared: &Arc<NodeShared>, lane: LaneId) -> Result<(), StreamError> {
@@ -75,6 +76,10 @@ async fn close(shared: &Arc<NodeShared>, lane: LaneId) -> Result<(), StreamError
         return Ok(());
     }
     shared.step.remove(lane);
+    shared.adopted.lock().remove(&lane);
+    let folders = shared.folders.clone();
+    // If that is not noted, one lane less can be made without the servers.
+    drop(spawn_blocking(move || folders.end_local(lane)).await);
     shared.log(LogLevel::Info, "closed a lane that was taken over: all its mail is finished", &[("lane", &lane)]);
     shared.connection.lane_stream(lane).delete().await.map(drop)
 }

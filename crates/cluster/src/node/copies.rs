@@ -8,21 +8,25 @@
 //! | in the stream only, and the log knows nothing of it | lost by the disk; or in flight, and maybe never acknowledged | it is restored from the stream, which gets the states that differ |
 //! | on both sides | accepted; outcomes of some recipients may not be copied | the stream gets the states that differ |
 //!
-//! Meanwhile mail is accepted and delivered; what is new needs no comparison.
+//! Meanwhile mail is accepted and delivered; what is new needs no comparison. Copies come before outcomes,
+//! so that a bounce is never missing whose message has ended.
+//!
+//! As long as the stream may lack mail that was acknowledged, the owner announces a long lease
+//! ([`crate::lane::COPYING_LEASE`]): another node that takes the lane over would not get this mail.
 
 use std::fmt::Display;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use futures_util::{FutureExt, StreamExt, stream};
 use mail::{LogLevel, QueueId};
-use spool::{BatchDraft, DraftBody, EntryDraft, FinishedMessages, LaneId, RecipientState, SpooledMessage, StepAnswer};
+use spool::{BatchDraft, EntryDraft, FinishedMessages, LaneId, RecipientState, SpooledMessage, StepAnswer};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
+use super::claim::OpenLane;
 use super::lost_mail::{self, LostMessages};
 use super::replay::{ReplayedLane, replay};
 use super::{NodeShared, RESTORE_RETRY_DELAY, RETRY_DELAY, folders};
@@ -37,25 +41,15 @@ const NOT_WITHDRAWN: &str = "cannot record in the stream of a lane which mail is
 const NOT_RESTORED: &str =
     "cannot restore a message that the disk lacks: its stream lacks it too, or it exceeds a segment";
 
-/// A lane that was opened from its disk.
-pub(super) struct OpenedLane {
-    pub(super) lane: LaneId,
-    /// The epoch of its spool: ids of this epoch are new.
-    pub(super) epoch: u32,
-    /// Its folder.
-    pub(super) path: PathBuf,
-    /// The last sequence of its stream before this node claimed it.
-    pub(super) last: u64,
-}
-
-/// Compares, until it succeeds or the lane is lost.
-pub(super) async fn compare(shared: Arc<NodeShared>, handle: LaneHandle, opened: OpenedLane) {
-    let Some(replayed) = read_stream(&shared, &handle, &opened).await else { return };
-    let Some(comparison) = Comparison::of(&shared, &opened, &replayed).await else { return };
+/// Compares, until it succeeds or the lane is lost. `last` is the last sequence of its stream before this
+/// node claimed it.
+pub(super) async fn compare(shared: Arc<NodeShared>, handle: LaneHandle, open: OpenLane, last: u64) {
+    let Some(replayed) = read_stream(&shared, &handle, (open.lane, last)).await else { return };
+    let Some(comparison) = Comparison::of(&shared, &open, &replayed).await else { return };
     let Comparison { on_disk, lost, finished, proof } = comparison;
     let restored: Vec<QueueId> = lost.keys().copied().collect();
     // Nothing is purged before the stream is seeded.
-    if !restore_lost(&shared, &handle, &opened, lost).await {
+    if !restore_lost(&shared, &handle, (open.lane, last), lost).await {
         return;
     }
     let ReplayedLane { retention, recipients } = replayed;
@@ -63,25 +57,53 @@ pub(super) async fn compare(shared: Arc<NodeShared>, handle: LaneHandle, opened:
     let changes: Vec<_> = changes.filter(|(_, changes)| !changes.is_empty()).collect();
     handle.seed(retention, reader(&shared));
     let missing = on_disk.iter().copied().filter(|id| !recipients.contains_key(id));
-    let missing: Vec<QueueId> = missing.filter(|id| LaneId::epoch_of(*id) < opened.epoch).collect();
-    log_comparison(&shared, opened.lane, [missing.len(), finished.len(), changes.len(), restored.len()]);
+    let missing: Vec<QueueId> = missing.filter(|id| LaneId::epoch_of(*id) < open.compared_before).collect();
+    log_comparison(&shared, open.lane, [missing.len(), finished.len(), changes.len(), restored.len()]);
+    if !open.is_copied && !note_uncopied(&shared, &open, &missing) {
+        return;
+    }
+    // The outcomes come last: the copies may be bounces that belong to them.
+    if !copy_all(&shared, &handle, missing).await {
+        return;
+    }
     let count = |id: QueueId| recipients.get(&id).copied().unwrap_or_default();
     let finished = finished.into_iter().map(|id| (id, count(id))).collect();
-    let outcomes = withdraw_finished(&shared, &handle, opened.lane, finished).await;
+    if withdraw_finished(&shared, &handle, open.lane, finished).await.is_err() {
+        return;
+    }
     // From here on the stream knows itself what the log proves.
     drop(proof);
-    let copies = missing.into_iter().map(|id| copy(&shared, &handle, opened.lane, id));
     let changes = changes.into_iter().map(|(id, changes)| submit_changes(&handle, id, changes));
-    let copies = all_stored(stream::iter(copies).buffered(COPIES_IN_FLIGHT).collect().await);
-    let changes = all_stored(stream::iter(changes).buffered(COPIES_IN_FLIGHT).collect().await);
-    let marked = outcomes
-        .and(copies)
-        .and(changes)
-        .and_then(|()| folders::mark_copied(&opened.path, opened.epoch).map_err(|error| error.to_string()));
-    if let Err(error) = marked {
+    // What is late is queued, and before what follows.
+    drop(stream::iter(changes).buffered(COPIES_IN_FLIGHT).collect::<Vec<_>>().await);
+    handle.end_comparison();
+    if let Err(error) = mark_copied(&shared, &handle, &open).await {
         let text = "not all mail of a lane was copied to its stream; this is tried again at the next start";
-        shared.log(LogLevel::Warning, text, &[("lane", &opened.lane), ("error", &error)]);
+        shared.log(LogLevel::Warning, text, &[("lane", &open.lane), ("error", &error)]);
     }
+}
+
+/// When all that is queued is stored, others may take the lane over as usual.
+async fn mark_copied(shared: &NodeShared, handle: &LaneHandle, open: &OpenLane) -> Result<(), String> {
+    let (answer, announced) = answer_to_wait_for();
+    handle.announce_lease(shared.parts.config.lease, answer);
+    wait_for(announced).await?;
+    if !open.is_copied {
+        let text = "all mail of a lane has its second copy";
+        shared.log(LogLevel::Info, text, &[("lane", &open.lane)]);
+    }
+    folders::mark_copied(&open.path, open.epoch).map_err(|error| error.to_string())
+}
+
+/// Whatever becomes of this node, it finds later what was never copied. Without that, nothing is copied: the
+/// lane stays with this node.
+fn note_uncopied(shared: &NodeShared, open: &OpenLane, missing: &[QueueId]) -> bool {
+    let noted = folders::note_uncopied(&open.path, open.epoch, missing);
+    if let Err(error) = &noted {
+        let text = "cannot note which mail of a lane has to be copied; it is copied at the next start";
+        shared.log(LogLevel::Error, text, &[("lane", &open.lane), ("error", error)]);
+    }
+    noted.is_ok()
 }
 
 /// What is known of the messages of a stream.
@@ -98,7 +120,7 @@ struct Comparison {
 
 impl Comparison {
     /// None: the spool is closed.
-    async fn of(shared: &NodeShared, opened: &OpenedLane, replayed: &ReplayedLane) -> Option<Comparison> {
+    async fn of(shared: &NodeShared, opened: &OpenLane, replayed: &ReplayedLane) -> Option<Comparison> {
         let (spool, lane) = (shared.spool.clone(), opened.lane);
         let known = move || {
             let spool = spool.upgrade()?;
@@ -123,19 +145,20 @@ impl Comparison {
 async fn restore_lost(
     shared: &Arc<NodeShared>,
     handle: &LaneHandle,
-    opened: &OpenedLane,
+    (lane, last): (LaneId, u64),
     mut lost: LostMessages,
 ) -> bool {
     if lost.is_empty() {
         return true;
     }
     let text = "the disk lacks mail that the stream of its lane has; it is restored";
-    shared.log(LogLevel::Warning, text, &[("lane", &opened.lane), ("messages", &lost.len())]);
-    let (stream, last) = (shared.connection.lane_stream(opened.lane), opened.last);
+    shared.log(LogLevel::Warning, text, &[("lane", &lane), ("messages", &lost.len())]);
+    let stream = shared.connection.lane_stream(lane);
     while handle.ended().now_or_never().is_none() {
         let (runtime, stream, spool) = (Handle::current(), stream.clone(), shared.spool.clone());
+        let is_stopping = shared.stopping_check();
         let restoring = spawn_blocking(move || {
-            let restored = lost_mail::restore(&runtime, &stream, last, &spool, &mut lost);
+            let restored = lost_mail::restore(&runtime, &stream, last, &spool, &mut lost, &is_stopping);
             (restored, lost)
         });
         let Ok((restored, left)) = restoring.await else { return false };
@@ -146,7 +169,7 @@ async fn restore_lost(
         if shared.stopping.load(Relaxed) || shared.spool.strong_count() == 0 {
             return false;
         }
-        shared.log(LogLevel::Error, RESTORE_FAILED, &[("lane", &opened.lane), ("error", &error)]);
+        shared.log(LogLevel::Error, RESTORE_FAILED, &[("lane", &lane), ("error", &error)]);
         lost = left;
         sleep(RESTORE_RETRY_DELAY).await;
     }
@@ -171,16 +194,20 @@ pub(super) fn reader(shared: &Arc<NodeShared>) -> Arc<dyn Fn(QueueId) -> Option<
 }
 
 /// What the stream had before the claim. None: the lane is lost.
-async fn read_stream(shared: &Arc<NodeShared>, handle: &LaneHandle, opened: &OpenedLane) -> Option<ReplayedLane> {
-    let (stream, last) = (shared.connection.lane_stream(opened.lane), opened.last);
+async fn read_stream(
+    shared: &Arc<NodeShared>,
+    handle: &LaneHandle,
+    (lane, last): (LaneId, u64),
+) -> Option<ReplayedLane> {
+    let stream = shared.connection.lane_stream(lane);
     let mut has_failed = false;
     while handle.ended().now_or_never().is_none() {
-        let (runtime, stream) = (Handle::current(), stream.clone());
-        match spawn_blocking(move || replay(&runtime, &stream, last, None)).await.ok()? {
+        let (runtime, stream, is_stopping) = (Handle::current(), stream.clone(), shared.stopping_check());
+        match spawn_blocking(move || replay(&runtime, &stream, last, None, &is_stopping)).await.ok()? {
             Ok(replayed) => return Some(replayed),
             Err(error) if !has_failed => {
                 let text = "cannot read the stream of a lane; trying again";
-                shared.log(LogLevel::Warning, text, &[("lane", &opened.lane), ("error", &error)]);
+                shared.log(LogLevel::Warning, text, &[("lane", &lane), ("error", &error)]);
             }
             Err(_) => {}
         }
@@ -229,31 +256,58 @@ fn withdrawal(id: QueueId, recipients: u32) -> EntryDraft {
     EntryDraft::Outcome { id, recipients, bounce: None }
 }
 
-/// Copies a message with the states of its recipients, unless it is finished meanwhile.
-async fn copy(shared: &NodeShared, handle: &LaneHandle, lane: LaneId, id: QueueId) -> Result<(), String> {
+/// Copies messages with the states of their recipients, in their order, unless they are finished meanwhile; tries
+/// again until it succeeds. False: the lane is lost, or the server stops.
+async fn copy_all(shared: &NodeShared, handle: &LaneHandle, mut missing: Vec<QueueId>) -> bool {
+    let mut has_failed = false;
+    while handle.ended().now_or_never().is_none() && !shared.stopping.load(Relaxed) {
+        let ids = missing.clone();
+        let mut copies = stream::iter(ids.into_iter().map(|id| copy(shared, handle, id))).buffered(COPIES_IN_FLIGHT);
+        let mut copied = 0;
+        let failure = loop {
+            match copies.next().await {
+                None => return true,
+                Some(Ok(())) => copied += 1,
+                Some(Err(error)) => break error,
+            }
+        };
+        drop(copies);
+        missing.drain(..copied);
+        if !std::mem::replace(&mut has_failed, true) {
+            let text = "cannot copy mail of a lane to its stream; trying again";
+            shared.log(LogLevel::Warning, text, &[("lane", &handle.lane()), ("error", &failure)]);
+        }
+        sleep(RESTORE_RETRY_DELAY).await;
+    }
+    false
+}
+
+async fn copy(shared: &NodeShared, handle: &LaneHandle, id: QueueId) -> Result<(), String> {
     let spool = shared.spool.clone();
     let read = move || spool.upgrade().and_then(|spool| spool.message(id).ok());
     let Some(message) = spawn_blocking(read).await.map_err(|error| error.to_string())? else { return Ok(()) };
-    let SpooledMessage { envelope, states, body, prefix_len } = message;
-    let (flags, digest) = (body.flags(), body.digest());
-    let content = DraftBody::Spilled { content: body, prefix_len };
-    let recipients: Vec<_> = (0..).zip(states).filter(|(_, state)| *state != RecipientState::NEW).collect();
-    let mut entries = vec![EntryDraft::Message { id, envelope, content, flags, digest }];
-    if !recipients.is_empty() {
-        entries.push(EntryDraft::Outcome { id, recipients, bounce: None });
-    }
-    submit(handle, lane, entries).await
+    let (answer, stored) = answer_to_wait_for();
+    handle.submit_missing(id, message, answer);
+    wait_for(stored).await
 }
 
 async fn submit_changes(handle: &LaneHandle, id: QueueId, changes: Vec<StateChange>) -> Result<(), String> {
-    let (sender, answer) = oneshot::channel();
-    handle.submit_changes(id, changes, StepAnswer::new(move |result| drop(sender.send(result))));
-    answer.await.unwrap_or_else(|_| Err("the lane's task gave no answer".into()))
+    let (answer, stored) = answer_to_wait_for();
+    handle.submit_changes(id, changes, answer);
+    wait_for(stored).await
 }
 
 async fn submit(handle: &LaneHandle, lane: LaneId, entries: Vec<EntryDraft>) -> Result<(), String> {
+    let (answer, stored) = answer_to_wait_for();
+    handle.submit(BatchDraft { lane, entries }, answer);
+    wait_for(stored).await
+}
+
+fn answer_to_wait_for() -> (StepAnswer, oneshot::Receiver<Result<(), String>>) {
     let (sender, answer) = oneshot::channel();
-    // The receiver waits for it.
-    handle.submit(BatchDraft { lane, entries }, StepAnswer::new(move |result| drop(sender.send(result))));
-    answer.await.unwrap_or_else(|_| Err("the step gave no answer".into()))
+    (StepAnswer::new(move |result| drop(sender.send(result))), answer)
+}
+
+async fn wait_for(answer: oneshot::Receiver<Result<(), String>>) -> Result<(), String> {
+    answer.await.unwrap_or_else(|_| Err("the lane's task gave no answer".into()))
 }

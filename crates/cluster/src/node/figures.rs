@@ -25,6 +25,8 @@ pub struct NodeFigures {
     pub lanes_own: u64,
     /// Lanes that were taken over.
     pub lanes_adopted: u64,
+    /// Lanes without a stream.
+    pub lanes_local: u64,
     /// Lanes of other nodes.
     pub lanes_watched: u64,
     /// Owned lanes whose lease is over.
@@ -33,6 +35,8 @@ pub struct NodeFigures {
     pub lease_left_min: Option<Duration>,
     /// The sums over the owned lanes. The lease and the claim are not set.
     pub sums: LaneStatus,
+    /// Batches that were confirmed without a second copy.
+    pub local_batches: u64,
     /// Lanes that were taken over since the start.
     pub takeovers: u64,
     /// Departures of shared rates that were granted by the order of all requests.
@@ -82,6 +86,8 @@ impl ClusterNode {
             nodes: counters.nodes(),
             lanes_own: (owned.len() as u64).saturating_sub(adopted),
             lanes_adopted: adopted,
+            lanes_local: self.shared.step.local_lanes().len() as u64,
+            local_batches: self.shared.step.local_batches(),
             lanes_watched: self.shared.watched.lock().len() as u64,
             lanes_without_lease: owned.iter().filter(|lane| lane.lease_left.is_zero()).count() as u64,
             lease_left_min: owned.iter().map(|lane| lane.lease_left).min(),

@@ -15,7 +15,7 @@ use tokio::time::sleep;
 use super::claim::newest_epoch;
 use super::{ClusterNode, NodeShared};
 use crate::jetstream::parse_lane;
-use crate::lane::TailFailure;
+use crate::lane::{LEASE_MAX, TailFailure};
 use crate::{LaneStream, NodeEntry, NodeName};
 
 /// Why nothing was forgotten.
@@ -113,13 +113,14 @@ async fn forget_lane(
 }
 
 /// Refuses if a lane has an owner that writes to it. Takes longer than the longest of their leases.
-async fn require_standstill(shared: &NodeShared, lanes: &[LaneId]) -> Result<(), ForgetError> {
+pub(super) async fn require_standstill(shared: &NodeShared, lanes: &[LaneId]) -> Result<(), ForgetError> {
     let own_times = shared.parts.config.lane_times();
     let (mut before, mut wait) = (Vec::new(), Duration::ZERO);
     for lane in lanes {
         let stream = shared.connection.lane_stream(*lane);
         before.push((*lane, end_of_stream(&stream).await?));
-        let lease = newest_epoch(&stream).await.ok().flatten().map(|newest| newest.record.lease);
+        // An owner that announces a longer one delivers by its usual one.
+        let lease = newest_epoch(&stream).await.ok().flatten().map(|newest| newest.record.lease.min(LEASE_MAX));
         let times = lease.map_or(own_times, |lease| own_times.with_lease(lease));
         wait = wait.max(times.lease + times.margin);
     }

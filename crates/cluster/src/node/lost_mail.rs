@@ -31,9 +31,10 @@ pub(super) fn restore(
     last: u64,
     spool: &Weak<Spool>,
     lost: &mut LostMessages,
+    is_stopping: &dyn Fn() -> bool,
 ) -> Result<(), ReplayFailure> {
     let target = LostMailTarget { spool, lost: Mutex::new(std::mem::take(lost)), waiting: Mutex::default() };
-    let replayed = replay(runtime, stream, last, Some(&target)).map(drop);
+    let replayed = replay(runtime, stream, last, Some(&target), is_stopping).map(drop);
     let written = target.wait_for_all();
     *lost = target.lost.into_inner();
     replayed.and(written)

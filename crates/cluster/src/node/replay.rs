@@ -28,6 +28,8 @@ const SLACK_BYTES: u64 = 64 << 20;
 /// Why a stream could not be read to its end, or a lane not be restored.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ReplayFailure {
+    #[error("the server is stopping")]
+    Stopped,
     #[error("{0}")]
     Start(#[from] TailFailure),
     #[error("{0}")]
@@ -83,18 +85,23 @@ impl RestoreTarget for LaneRestorer {
 }
 
 /// Reads the records of a stream up to `last`; with `target`, restores what they have. The stream may
-/// become shorter meanwhile, by a purge of the owner before: then it fails, and has to be tried again.
+/// become shorter meanwhile, by a purge of the owner before: then it fails, and has to be tried again. It ends
+/// early when the server stops, which waits for this thread.
 pub(super) fn replay(
     runtime: &Handle,
     stream: &LaneStream,
     last: u64,
     target: Option<&dyn RestoreTarget>,
+    is_stopping: &dyn Fn() -> bool,
 ) -> Result<ReplayedLane, ReplayFailure> {
     let first = runtime.block_on(stream.first_sequence())?;
     let mut reader = BatchReader::new(first);
     let mut sink = ReplaySink::new(target, stream.bytes_max());
     let mut records = pin!(stream.read(first, last));
     while let Some(record) = runtime.block_on(records.next()) {
+        if is_stopping() {
+            return Err(ReplayFailure::Stopped);
+        }
         let (sequence, record) = record?;
         reader.handle_record(sequence, &record)?;
         sink.take_all(&mut reader)?;

@@ -5,46 +5,63 @@
 //! 2. [`StartingNode::start`] opens the adopted lanes too, and claims all lanes of the spool. When it
 //!    returns, mail may be accepted and delivered.
 //!
-//! Without the servers it waits: nobody can say whose the lanes are.
+//! Without the servers nobody can say whose the lanes are. A node whose mail needs its second copy waits for
+//! them. Another one waits a moment, and then starts with a new local lane alone (see `local_mail`). It does
+//! the rest when the servers answer, on the running spool: lanes of before are opened when they are claimed.
 
-use std::fmt::Display;
+mod sorting;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
-use mail::{LogLevel, ServerLog};
+use mail::LogLevel;
 use parking_lot::Mutex;
 use spool::{CommitStepConfig, FolderDisk, LaneId, LiveMessage, Spool};
-use tokio::task::AbortHandle;
-use tokio::time::{Duration, sleep};
+use tokio::task::spawn_blocking;
+use tokio::time::{Duration, sleep, timeout};
 
-use super::claim::{claim_own, is_closed, log_wait, newest_epoch, take_up, until_answered};
-use super::closing;
-use super::copies::{self, OpenedLane};
+use self::sorting::{JoinedNode, OwnedFolder};
+use super::claim::{OpenLane, claim_own, log_wait, take_up};
 use super::figures::NodeCounters;
-use super::folders::{AdoptedFolder, Aside, LaneFolders};
+use super::folders::LaneFolders;
+use super::local_mail::{self, LOCAL_LANES_MAX, LocalMail, new_lane_id};
 use super::sharing::{NodeMessages, NodeSharing};
 use super::{AdmitMessages, ClusterNode, NodeError, NodeParts, NodeShared, RETRY_DELAY, millis_since_1970, watch};
-use crate::lane::ownership::LaneOwnership;
+use super::{closing, copies, fenced_mail};
 use crate::thread::ClusterThread;
-use crate::{ClusterConfig, ClusterStep, Connection, StreamError};
+use crate::{ClusterStep, Connection};
 
 /// How long closing the spool waits for the servers.
 const CLOSE_WAIT: Duration = Duration::from_secs(5);
+/// How long a node waits for the servers that can start without them.
+const START_WAIT: Duration = Duration::from_secs(5);
+/// The pause before a node tries again to join.
+const JOIN_RETRY_DELAY: Duration = Duration::from_secs(5);
 
-/// A node that is connected, and whose spool is not open yet.
+const STARTS_ALONE: &str =
+    "no NATS server answers: mail is accepted into a new lane without a second copy, and mail of before waits";
+
+/// A node whose spool is not open yet.
 pub struct StartingNode {
     thread: ClusterThread,
     connection: Connection,
     step: Arc<ClusterStep>,
     folders: LaneFolders,
-    adopted: Vec<AdoptedFolder>,
+    state: StartState,
     sharing: (NodeSharing, NodeMessages),
-    name_keeper: AbortHandle,
     parts: NodeParts,
 }
 
+enum StartState {
+    Joined(JoinedNode),
+    /// No server answers: the folder of a new lane.
+    Alone(PathBuf),
+}
+
 impl StartingNode {
-    /// Waits for the servers, and sets lanes aside that are not this node's any more.
+    /// Waits for the servers, and sets lanes aside that are not this node's any more. Without servers, a node
+    /// that requires no copies goes on alone.
     ///
     /// # Errors
     ///
@@ -52,16 +69,17 @@ impl StartingNode {
     pub fn connect(parts: NodeParts) -> Result<StartingNode, NodeError> {
         let thread = ClusterThread::start().map_err(NodeError::Thread)?;
         let folders = LaneFolders::new(parts.lane_folders.clone());
-        let (connection, name_keeper, adopted) = thread.handle().block_on(async {
-            let connection = connect(&parts.config, &*parts.log).await?;
-            let name_keeper = take_name(&connection, &parts).await?;
-            set_up_shared(&connection, &parts).await?;
-            let sorting = FolderSorting { connection: &connection, folders: &folders, parts: &parts };
-            let adopted = sorting.run().await?;
-            Ok::<_, NodeError>((connection, name_keeper, adopted))
-        })?;
+        let (connection, state) = thread.handle().block_on(connect_or_begin_alone(&parts, &folders))?;
         let sharing = NodeSharing::new();
-        Ok(StartingNode { thread, connection, step: Arc::default(), folders, adopted, sharing, name_keeper, parts })
+        Ok(StartingNode { thread, connection, step: Arc::default(), folders, state, sharing, parts })
+    }
+
+    /// The folders that the spool has to open as its own.
+    pub fn lane_folders(&self) -> Vec<PathBuf> {
+        match &self.state {
+            StartState::Joined(_) => self.parts.lane_folders.clone(),
+            StartState::Alone(path) => vec![path.clone()],
+        }
     }
 
     /// The step that gives each batch its second copy.
@@ -90,12 +108,10 @@ impl StartingNode {
     ///
     /// An adopted lane cannot be opened, or a lane was lost meanwhile.
     pub fn start(self, spool: &Arc<Spool>, admit: AdmitMessages) -> Result<ClusterNode, NodeError> {
-        let StartingNode { thread, connection, step, folders, adopted, sharing, name_keeper, parts } = self;
-        let mut live_messages = Vec::new();
-        for folder in &adopted {
-            reopen(spool, &folder.path, &mut live_messages)?;
-        }
+        let StartingNode { thread, connection, step, folders, state, sharing, parts } = self;
+        let own: Vec<LaneId> = spool.lane_epochs().into_iter().map(|(lane, _)| lane).collect();
         let shared = Arc::new(NodeShared {
+            configuration: Mutex::new(parts.configuration.clone()),
             parts,
             folders,
             connection,
@@ -105,36 +121,211 @@ impl StartingNode {
             started: millis_since_1970(),
             watched: Default::default(),
             adopting: Default::default(),
-            adopted: Mutex::new(adopted.iter().map(|folder| folder.lane).collect()),
+            adopted: Default::default(),
+            local_mail: LocalMail::default(),
             counters: NodeCounters::default(),
             departures: Default::default(),
-            name_keeper,
+            name_keeper: Mutex::default(),
             node_messages: Mutex::new(Some(sharing.1)),
             stopping: Default::default(),
         });
-        let own = shared.parts.lane_folders.iter();
-        let paths: Vec<PathBuf> = own.chain(adopted.iter().map(|folder| &folder.path)).cloned().collect();
-        thread.handle().block_on(async {
-            for ((lane, epoch), path) in lane_epochs(spool, &adopted).into_iter().zip(paths) {
-                let (handle, last) = claim_own(&shared, lane, epoch).await?;
-                take_up(&shared, &handle);
-                let opened = OpenedLane { lane, epoch, path, last };
-                tokio::spawn(copies::compare(shared.clone(), handle, opened));
+        match state {
+            StartState::Joined(joined) => {
+                start_joined(&thread, &shared, spool, joined)?;
+                shared.local_mail.set_own(own);
             }
-            Ok::<_, NodeError>(())
-        })?;
-        (shared.admit)(live_messages);
-        thread.handle().spawn(shared.clone().keep_entry());
-        if shared.parts.adopts_lanes {
-            thread.handle().spawn(watch::run(shared.clone()));
+            StartState::Alone(path) => {
+                own.into_iter().for_each(|lane| shared.add_local(lane, path.clone()));
+                thread.handle().spawn(join_later(shared.clone()));
+            }
         }
-        thread.handle().spawn(closing::run(shared.clone()));
+        if !shared.parts.config.requires_copies {
+            thread.handle().spawn(local_mail::run(shared.clone()));
+        }
         Ok(ClusterNode { thread, shared })
     }
 }
 
+async fn connect_or_begin_alone(
+    parts: &NodeParts,
+    folders: &LaneFolders,
+) -> Result<(Connection, StartState), NodeError> {
+    let connecting = connect(parts);
+    let connection = match may_begin_alone(parts, folders)? {
+        false => connecting.await?,
+        true => match timeout(START_WAIT, connecting).await {
+            Ok(connected) => connected?,
+            Err(_) => return begin_alone(parts, folders).await,
+        },
+    };
+    let joined = JoinedNode::join(&connection, folders, parts, &[]).await?;
+    Ok((connection, StartState::Joined(joined)))
+}
+
+/// A node that is started again and again without servers does not fill its disks with lanes.
+fn may_begin_alone(parts: &NodeParts, folders: &LaneFolders) -> Result<bool, NodeError> {
+    let count = folders.local_count().map_err(|error| folder_error(parts, error.into()))?;
+    Ok(!parts.config.requires_copies && count < LOCAL_LANES_MAX)
+}
+
+async fn begin_alone(parts: &NodeParts, folders: &LaneFolders) -> Result<(Connection, StartState), NodeError> {
+    let connection = Connection::open_later(&parts.config).await?;
+    let lane = new_lane_id((parts.random)());
+    let path = folders.create_local(lane, parts.segment_bytes, (parts.random)())?;
+    parts.log.event(LogLevel::Warning, STARTS_ALONE, &[("lane", &lane)]);
+    Ok((connection, StartState::Alone(path)))
+}
+
+/// Connects; tries again for as long as no server answers.
+async fn connect(parts: &NodeParts) -> Result<Connection, NodeError> {
+    let mut has_waited = false;
+    loop {
+        match Connection::open(&parts.config).await {
+            Ok(connection) => return Ok(connection),
+            Err(error) if !error.is_temporary() => return Err(error.into()),
+            Err(error) if !has_waited => log_wait(&*parts.log, &error),
+            Err(_) => {}
+        }
+        has_waited = true;
+        sleep(RETRY_DELAY).await;
+    }
+}
+
+/// Opens the adopted lanes, and claims all lanes of the spool.
+fn start_joined(
+    thread: &ClusterThread,
+    shared: &Arc<NodeShared>,
+    spool: &Arc<Spool>,
+    joined: JoinedNode,
+) -> Result<(), NodeError> {
+    let JoinedNode { name_keeper, own, adopted } = joined;
+    *shared.name_keeper.lock() = Some(name_keeper);
+    let mut live_messages = Vec::new();
+    for folder in &adopted {
+        reopen(spool, &folder.path, &mut live_messages)?;
+    }
+    *shared.adopted.lock() = adopted.iter().map(|folder| folder.lane).collect();
+    // A folder without a lane was empty: nothing of it has to be copied.
+    let is_copied = |path: &Path| own.iter().find(|folder| folder.path == path).is_none_or(|found| found.is_copied);
+    let folders = shared.parts.lane_folders.iter().map(|path| (path.clone(), is_copied(path)));
+    let folders: Vec<(PathBuf, bool)> =
+        folders.chain(adopted.iter().map(|folder| (folder.path.clone(), folder.is_copied))).collect();
+    thread.handle().block_on(async {
+        for ((lane, epoch), (path, is_copied)) in lane_epochs(spool, &adopted).into_iter().zip(folders) {
+            take_lane(shared, OpenLane::reopened(lane, epoch, path, is_copied)).await?;
+        }
+        Ok::<_, NodeError>(())
+    })?;
+    (shared.admit)(live_messages);
+    thread.handle().block_on(async { start_tasks(shared) });
+    Ok(())
+}
+
+/// Claims an open lane, and begins to compare it with its stream.
+async fn take_lane(shared: &Arc<NodeShared>, open: OpenLane) -> Result<(), NodeError> {
+    let (handle, last) = claim_own(shared, &open).await?;
+    take_up(shared, &handle);
+    open.note_claimed(shared);
+    tokio::spawn(copies::compare(shared.clone(), handle, open, last));
+    Ok(())
+}
+
+/// What a node does that has joined.
+fn start_tasks(shared: &Arc<NodeShared>) {
+    tokio::spawn(shared.clone().keep_entry());
+    if shared.parts.adopts_lanes {
+        tokio::spawn(watch::run(shared.clone()));
+    }
+    tokio::spawn(closing::run(shared.clone()));
+    tokio::spawn(fenced_mail::run(shared.clone()));
+}
+
+/// Joins when the servers answer.
+async fn join_later(shared: Arc<NodeShared>) {
+    let JoinedNode { name_keeper, own, adopted } = join_when_possible(&shared).await;
+    *shared.name_keeper.lock() = Some(name_keeper);
+    let own: Vec<(LaneId, PathBuf, bool)> =
+        own.into_iter().map(|folder| (folder.lane, folder.path, folder.is_copied)).collect();
+    let others = adopted.into_iter().map(|folder| (folder.lane, folder.path, folder.is_copied));
+    for (lane, path, is_copied) in own.iter().cloned().chain(others) {
+        let is_own = own.iter().any(|(own, ..)| *own == lane);
+        if !is_own {
+            shared.adopted.lock().insert(lane);
+        }
+        if let Err(error) = open_and_take(&shared, lane, path, is_copied).await {
+            // What has been opened of it cannot be closed; the next start decides.
+            return (shared.parts.on_lane_lost)(lane, &error.to_string());
+        }
+    }
+    shared.local_mail.set_own(own.into_iter().map(|(lane, ..)| lane).collect());
+    start_tasks(&shared);
+    shared.log(LogLevel::Info, "joined the cluster", &[("node", &shared.parts.config.node)]);
+}
+
+async fn join_when_possible(shared: &NodeShared) -> JoinedNode {
+    let mut logged = None;
+    loop {
+        let delay = match shared.connection.check_server().await {
+            Ok(()) => {
+                let open = shared.step.local_lanes();
+                match JoinedNode::join(&shared.connection, &shared.folders, &shared.parts, &open).await {
+                    Ok(joined) => return joined,
+                    Err(error) => log_join_failure(shared, &error.to_string(), &mut logged),
+                }
+                JOIN_RETRY_DELAY
+            }
+            Err(error) => {
+                if !error.is_temporary() {
+                    log_join_failure(shared, &error.to_string(), &mut logged);
+                }
+                RETRY_DELAY
+            }
+        };
+        sleep(delay).await;
+    }
+}
+
+/// Logs it when it is another one than before.
+fn log_join_failure(shared: &NodeShared, error: &str, logged: &mut Option<String>) {
+    if logged.as_deref() != Some(error) {
+        let text = "cannot join the cluster; trying again. Mail of before waits";
+        shared.log(LogLevel::Error, text, &[("error", &error)]);
+        *logged = Some(error.to_owned());
+    }
+}
+
+/// Opens a lane of before in the running spool, claims it, and hands its mail on.
+async fn open_and_take(
+    shared: &Arc<NodeShared>,
+    lane: LaneId,
+    path: PathBuf,
+    is_copied: bool,
+) -> Result<(), NodeError> {
+    let (spool, opened_path) = (shared.spool.clone(), path.clone());
+    let opening = spawn_blocking(move || {
+        let Some(spool) = spool.upgrade() else { return Ok(None) };
+        let mut live_messages = Vec::new();
+        reopen(&spool, &opened_path, &mut live_messages)?;
+        let epoch = spool.lane_epochs().into_iter().find(|(open, _)| *open == lane).map(|(_, epoch)| epoch);
+        Ok::<_, NodeError>(epoch.map(|epoch| (epoch, live_messages)))
+    });
+    // Without a result, the server is stopping.
+    let Ok(opened) = opening.await else { return Ok(()) };
+    let Some((epoch, live_messages)) = opened? else { return Ok(()) };
+    take_lane(shared, OpenLane::reopened(lane, epoch, path, is_copied)).await?;
+    if !shared.stopping.load(Relaxed) {
+        (shared.admit)(live_messages);
+    }
+    Ok(())
+}
+
+fn folder_error(parts: &NodeParts, error: spool::OpenError) -> NodeError {
+    let path = parts.lane_folders.first().cloned().unwrap_or_default();
+    NodeError::Folder { path, error }
+}
+
 /// The epochs of the own lanes, in the order of their folders, and then those of the adopted ones.
-fn lane_epochs(spool: &Spool, adopted: &[AdoptedFolder]) -> Vec<(LaneId, u32)> {
+fn lane_epochs(spool: &Spool, adopted: &[OwnedFolder]) -> Vec<(LaneId, u32)> {
     let all = spool.lane_epochs();
     let is_adopted = |lane: LaneId| adopted.iter().any(|folder| folder.lane == lane);
     let own = all.iter().copied().filter(|(lane, _)| !is_adopted(*lane));
@@ -146,126 +337,4 @@ fn reopen(spool: &Arc<Spool>, path: &Path, live_messages: &mut Vec<LiveMessage>)
     let failed = |error| NodeError::Folder { path: path.to_owned(), error };
     let disk = FolderDisk::open(path).map_err(|error| failed(error.into()))?;
     spool.adopt(Arc::new(disk), &mut |live| live_messages.push(live)).map(drop).map_err(failed)
-}
-
-/// Connects; tries again for as long as no server answers.
-async fn connect(config: &ClusterConfig, log: &dyn ServerLog) -> Result<Connection, NodeError> {
-    let mut has_waited = false;
-    loop {
-        match Connection::open(config).await {
-            Ok(connection) => return Ok(connection),
-            Err(error) if !error.is_temporary() => return Err(error.into()),
-            Err(error) if !has_waited => log_wait(log, &error),
-            Err(_) => {}
-        }
-        has_waited = true;
-        sleep(RETRY_DELAY).await;
-    }
-}
-
-/// Ends the start if another process has the name; answers those that want it from now on.
-async fn take_name(connection: &Connection, parts: &NodeParts) -> Result<AbortHandle, NodeError> {
-    if connection.is_name_taken().await {
-        return Err(NodeError::NameTaken(parts.config.node.clone()));
-    }
-    let keeper = until_answered(&*parts.log, || connection.keep_name()).await;
-    Ok(tokio::spawn(keeper).abort_handle())
-}
-
-/// Makes the streams that all nodes share, and tells which nodes have other settings.
-async fn set_up_shared(connection: &Connection, parts: &NodeParts) -> Result<(), NodeError> {
-    let set_up = async || match connection.set_up_shared().await {
-        Err(StreamError::Unavailable(error)) => Err(error),
-        set_up => Ok(set_up),
-    };
-    for stream in until_answered(&*parts.log, set_up).await? {
-        parts.log.event(LogLevel::Info, "gave a shared stream the settings of this node", &[("stream", &stream)]);
-    }
-    // If they cannot be listed now, `mailrace cluster nodes` shows it later.
-    let nodes = async { connection.nodes().await?.list().await }.await.unwrap_or_default();
-    for (node, _) in nodes.iter().filter(|(_, entry)| entry.configuration != parts.configuration) {
-        let text = "another node has a different configuration; use the same on all nodes";
-        parts.log.event(LogLevel::Warning, text, &[("node", node)]);
-    }
-    Ok(())
-}
-
-/// Sorts the folders on the disks by who owns their lanes.
-struct FolderSorting<'a> {
-    connection: &'a Connection,
-    folders: &'a LaneFolders,
-    parts: &'a NodeParts,
-}
-
-impl FolderSorting<'_> {
-    /// Returns the adopted lanes that are still this node's.
-    async fn run(&self) -> Result<Vec<AdoptedFolder>, NodeError> {
-        let (mut ours, mut lost) = (Vec::new(), Vec::new());
-        for folder in self.folders.own().map_err(|error| self.failed(error))? {
-            match self.ownership(folder.lane, folder.epoch).await {
-                LaneOwnership::Ours => ours.push(folder),
-                LaneOwnership::Gone(reason) => {
-                    self.log_lost(folder.lane, &reason);
-                    lost.push(folder);
-                }
-            }
-        }
-        // New lanes would get the numbers of the lost ones, so the spool begins anew. The lost ones
-        // go last: while one is there, an interrupted start decides the same again.
-        if !lost.is_empty() {
-            for folder in ours {
-                folder.set_aside(Aside::Adopted).map_err(|error| self.failed(error.into()))?;
-            }
-            for folder in lost {
-                folder.set_aside(Aside::Fenced).map_err(|error| self.failed(error.into()))?;
-            }
-        }
-        let adopted = self.adopted().await?;
-        for path in self.folders.fenced().map_err(|error| self.failed(error.into()))? {
-            let text = "a folder holds a lane that was taken over, maybe with mail that was never copied; remove it when nothing in it is needed";
-            self.parts.log.event(LogLevel::Warning, text, &[("folder", &path.display())]);
-        }
-        Ok(adopted)
-    }
-
-    async fn adopted(&self) -> Result<Vec<AdoptedFolder>, NodeError> {
-        let mut ours = Vec::new();
-        for folder in self.folders.adopted().map_err(|error| self.failed(error.into()))? {
-            if !folder.finished {
-                // If the lane is still this node's, it is restored again.
-                folder.remove().map_err(|error| self.failed(error.into()))?;
-                continue;
-            }
-            let epoch = folder.epoch().map_err(|error| self.failed(error))?;
-            match self.ownership(folder.lane, epoch).await {
-                LaneOwnership::Ours => ours.push(folder),
-                LaneOwnership::Gone(reason) => {
-                    self.log_lost(folder.lane, &reason);
-                    folder.fence().map_err(|error| self.failed(error))?;
-                }
-            }
-        }
-        Ok(ours)
-    }
-
-    async fn ownership(&self, lane: LaneId, epoch: u32) -> LaneOwnership {
-        let stream = self.connection.lane_stream(lane);
-        let newest = until_answered(&*self.parts.log, || newest_epoch(&stream)).await;
-        let is_closed = match &newest {
-            Some(_) => false,
-            None => until_answered(&*self.parts.log, || is_closed(self.connection, lane)).await,
-        };
-        let newest = newest.as_ref().map(|newest| &newest.record);
-        LaneOwnership::decide(&self.parts.config.node, epoch, newest, is_closed)
-    }
-
-    fn log_lost(&self, lane: LaneId, reason: &dyn Display) {
-        let text = "a lane on this disk is not opened; its mail is delivered from its stream";
-        self.parts.log.event(LogLevel::Warning, text, &[("lane", &lane), ("reason", reason)]);
-    }
-
-    fn failed(&self, error: spool::OpenError) -> NodeError {
-        let path = self.parts.lane_folders.first().cloned().unwrap_or_default();
-        NodeError::Folder { path, error }
-    }
 }

@@ -22,7 +22,7 @@ use super::{NodeShared, RETRY_DELAY};
 use crate::LaneStream;
 use crate::clock::boot_time;
 use crate::lane::watcher::{LaneWatcher, WatcherAction};
-use crate::lane::{StreamTail, TailFailure};
+use crate::lane::{LEASE_MAX, StreamTail, TailFailure};
 
 /// How often the streams of the cluster are listed.
 const LIST_INTERVAL: Duration = Duration::from_secs(5);
@@ -129,7 +129,8 @@ async fn with_owner_lease(
             return Err(TailFailure::Unavailable);
         }
         watcher.set_owner_lease(newest.record.lease);
-        *known_epoch = Some(newest.header.epoch);
+        // A longer one is announced only for a while.
+        *known_epoch = (newest.record.lease <= LEASE_MAX).then_some(newest.header.epoch);
     }
     Ok(tail)
 }

@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 use cluster::lane::owner::{Claim, LaneOwner};
 use cluster::lane::replay::{BatchReader, ReplayEvent};
 use cluster::lane::retention::LaneRetention;
-use cluster::lane::{LaneTimes, StreamTail};
+use cluster::lane::{COPYING_LEASE, LaneTimes, StreamTail};
 use cluster::{ClusterConfig, Connection, LaneEnd, LaneHandle, LaneStream, LaneTask, boot_time};
 use futures_util::StreamExt;
 use mail::{
     Body, BodyFlags, BodyType, ByteSource, ClientInfo, DsnNotify, Envelope, QueueId, Recipient, SpoolId, Timestamp,
 };
-use spool::{BatchDraft, DraftBody, EntryDraft, LaneId, RecipientState, StepAnswer};
+use spool::{BatchDraft, DraftBody, EntryDraft, LaneId, RecipientState, SpooledMessage, StepAnswer};
 use tokio::sync::oneshot;
 
 use crate::servers::NatsServers;
@@ -49,6 +49,15 @@ async fn claim(connection: &Connection, node: &str) -> (LaneStream, LaneHandle) 
 
 /// The same with any lane.
 pub(crate) async fn claim_lane(connection: &Connection, lane: LaneId, node: &str) -> (LaneStream, LaneHandle) {
+    claim_with_lease(connection, lane, node, LaneTimes::default().lease).await
+}
+
+async fn claim_with_lease(
+    connection: &Connection,
+    lane: LaneId,
+    node: &str,
+    announced_lease: Duration,
+) -> (LaneStream, LaneHandle) {
     let stream = connection.lane_stream(lane);
     stream.ensure().await.unwrap();
     let StreamTail { last_sequence, .. } = stream.tail().await.unwrap();
@@ -59,6 +68,7 @@ pub(crate) async fn claim_lane(connection: &Connection, lane: LaneId, node: &str
         node: node.parse().unwrap(),
         spool_epoch: 1,
         last_sequence,
+        announced_lease,
     };
     let owner = LaneOwner::claim(LaneTimes::default(), IN_FLIGHT_BYTES_MAX, claim, boot_time());
     let task = LaneTask::start(&tokio::runtime::Handle::current(), stream.clone(), owner);
@@ -173,6 +183,21 @@ async fn a_released_lane_has_everything_that_was_submitted_before() {
     assert_eq!(stored(&stream).await.len(), 50);
 }
 
+/// The next owner would not get what only the disk has.
+#[tokio::test]
+async fn a_lane_is_not_released_before_all_of_it_is_copied() {
+    let servers = NatsServers::start(1).await;
+    let (_, handle) = claim_with_lease(&servers.connect("one").await, lane(), "one", COPYING_LEASE).await;
+    handle.claimed().await.unwrap();
+    assert!(matches!(handle.release().await, LaneEnd::Lost(_)));
+    assert!(handle.may_deliver());
+    let (sender, announced) = oneshot::channel();
+    handle.announce_lease(LaneTimes::default().lease, StepAnswer::new(move |result| drop(sender.send(result))));
+    announced.await.unwrap().unwrap();
+    submit(&handle, in_memory(1, 10)).await.unwrap().unwrap();
+    assert_eq!(handle.release().await, LaneEnd::Released);
+}
+
 #[tokio::test]
 async fn an_idle_owner_keeps_its_lease() {
     let servers = NatsServers::start(1).await;
@@ -201,10 +226,55 @@ async fn without_servers_nothing_is_confirmed_and_no_delivery_begins_and_later_a
     assert_eq!(stored(&stream).await.into_iter().map(|(number, _)| number).collect::<Vec<_>>(), [1, 2]);
 }
 
+/// More than is sent ahead: what was not begun must not wait until the servers are back.
+#[tokio::test]
+async fn without_servers_every_batch_fails_in_time_however_many_wait() {
+    let mut servers = NatsServers::start(1).await;
+    let (_, handle) = claim(&servers.connect("one").await, "one").await;
+    handle.claimed().await.unwrap();
+    servers.kill(0);
+    let answers: Vec<_> = (1..=40).map(|number| submit(&handle, in_memory(number, 1 << 20))).collect();
+    let outcome = submit(&handle, delivered(99));
+    for answer in answers {
+        let answer = tokio::time::timeout(Duration::from_secs(30), answer).await.expect("it fails in time");
+        assert!(answer.unwrap().is_err());
+    }
+    assert!(outcome.await.unwrap().is_err());
+}
+
 fn delivered(number: u64) -> BatchDraft {
     let id = QueueId::new(lane().spool, lane().number, number);
     let recipients = vec![(0, RecipientState::Delivered)];
     BatchDraft { lane: lane(), entries: vec![EntryDraft::Outcome { id, recipients, bounce: None }] }
+}
+
+/// The copy was read before the outcome was recorded, and is queued behind it.
+#[tokio::test]
+async fn a_copy_of_a_missing_message_has_the_outcomes_that_came_before_it() {
+    let servers = NatsServers::start(1).await;
+    let (stream, handle) = claim(&servers.connect("one").await, "one").await;
+    handle.claimed().await.unwrap();
+    handle.seed(LaneRetention::new(u64::MAX, None), Arc::new(|_| None));
+    submit(&handle, delivered(1)).await.unwrap().unwrap();
+    let id = QueueId::new(lane().spool, lane().number, 1);
+    let (sender, answer) = oneshot::channel();
+    let body = Body::new(Arc::new(Content(vec![7; 10])), 0, 10, crc32c::crc32c(&[7; 10]), BodyFlags::default());
+    let message = SpooledMessage { envelope: envelope(), states: vec![RecipientState::NEW], body, prefix_len: 0 };
+    handle.submit_missing(id, message, StepAnswer::new(move |result| drop(sender.send(result))));
+    answer.await.unwrap().unwrap();
+    let tail = stream.tail().await.unwrap();
+    let (mut reader, mut states) = (BatchReader::new(tail.first_sequence), Vec::new());
+    let mut records = Box::pin(stream.read(tail.first_sequence, tail.last_sequence));
+    while let Some(record) = records.next().await {
+        let (sequence, record) = record.unwrap();
+        reader.handle_record(sequence, &record).unwrap();
+        while let Some(event) = reader.poll_event() {
+            if let ReplayEvent::Message(message) = event {
+                states.push(message.states);
+            }
+        }
+    }
+    assert_eq!(states[0], [(0, RecipientState::Delivered)]);
 }
 
 /// Before the stream is full, new mail is refused: outcomes and the lease go on, and make room.

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod lane_tasks;
+mod local_mail;
 mod nodes;
 mod servers;
 mod streams;

@@ -6,10 +6,15 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use cluster::codec::{BatchEncoder, CopiedEntry};
 use cluster::record::{RecordHeader, RecordKind};
-use cluster::{ClusterConfig, ClusterNode, LaneLostCallback, NodeError, NodeParts, StartingNode};
+use cluster::{
+    ClusterConfig, ClusterNode, ClusterStep, LaneLostCallback, LaneRole, NodeError, NodeParts, StartingNode,
+};
 use mail::{BodyFlags, EventLog, LogLevel, MailEvent, QueueId, ServerLog};
-use spool::{Disk, FolderDisk, LaneId, LiveMessage, RecipientState, Spool, SpoolEntry, SubmittedBody};
+use spool::{
+    CommitError, Disk, DraftBody, FolderDisk, LaneId, LiveMessage, RecipientState, Spool, SpoolEntry, SubmittedBody,
+};
 use tempfile::TempDir;
 
 use crate::lane_tasks::envelope;
@@ -40,17 +45,18 @@ impl ServerLog for PrintedLog {
 }
 
 /// A node with its spool.
-struct TestNode {
-    spool: Arc<Spool>,
-    node: ClusterNode,
+pub(crate) struct TestNode {
+    pub(crate) spool: Arc<Spool>,
+    pub(crate) node: ClusterNode,
+    pub(crate) step: Arc<ClusterStep>,
     /// What was on its own disk.
-    recovered: Vec<QueueId>,
+    pub(crate) recovered: Vec<QueueId>,
     admitted: Receiver<Vec<LiveMessage>>,
     lost: Receiver<LaneId>,
 }
 
 impl TestNode {
-    fn start(config: ClusterConfig, folder: &Path) -> TestNode {
+    pub(crate) fn start(config: ClusterConfig, folder: &Path) -> TestNode {
         TestNode::start_with(config, folder, Box::new(|_| {}))
     }
 
@@ -72,18 +78,20 @@ impl TestNode {
         let starting = StartingNode::connect(parts).unwrap();
         let config =
             spool::Config { segment_bytes, commit_step: Some(starting.commit_step()), ..spool::Config::default() };
-        let disk: Arc<dyn Disk> = Arc::new(FolderDisk::open(folder).unwrap());
+        let open = |path: PathBuf| -> Arc<dyn Disk> { Arc::new(FolderDisk::open(&path).unwrap()) };
+        let disks = starting.lane_folders().into_iter().map(open).collect();
         let mut recovered = Vec::new();
-        let spool = spool::open(vec![disk], config, random(), &mut |live| recovered.push(live.id)).unwrap();
+        let spool = spool::open(disks, config, random(), &mut |live| recovered.push(live.id)).unwrap();
         let spool = Arc::new(spool);
         let (admit, admitted) = channel();
         let admit = Mutex::new(admit);
+        let step = starting.step();
         let node = starting.start(&spool, Box::new(move |live| drop(admit.lock().unwrap().send(live)))).unwrap();
-        TestNode { spool, node, recovered, admitted, lost }
+        TestNode { spool, node, step, recovered, admitted, lost }
     }
 
     /// Accepts a message of this size.
-    fn accept(&self, size: usize) -> QueueId {
+    pub(crate) fn accept(&self, size: usize) -> QueueId {
         let id = self.spool.new_id();
         let body = vec![b'x'; size];
         let content = match size {
@@ -98,6 +106,20 @@ impl TestNode {
         id
     }
 
+    /// Tries to accept a small message.
+    pub(crate) fn try_accept(&self) -> Result<QueueId, CommitError> {
+        let id = self.spool.new_id();
+        let content = SubmittedBody::Memory { prefix: Vec::new(), body: b"small\r\n".to_vec() };
+        let (tell, told) = channel();
+        let entry = SpoolEntry::Message { id, envelope: envelope(), content, flags: BodyFlags::default() };
+        self.spool.submit(vec![entry], Box::new(move |result| drop(tell.send(result))));
+        told.recv_timeout(WAIT_MAX).unwrap().map(|()| id)
+    }
+
+    pub(crate) fn roles(&self) -> Vec<LaneRole> {
+        self.node.lanes().iter().map(|report| report.role).collect()
+    }
+
     /// Accepts a message to two recipients.
     fn accept_for_two(&self) -> QueueId {
         let (id, mut envelope) = (self.spool.new_id(), envelope());
@@ -108,7 +130,7 @@ impl TestNode {
     }
 
     /// The message is delivered to its first recipient.
-    fn finish(&self, id: QueueId) {
+    pub(crate) fn finish(&self, id: QueueId) {
         self.submit(SpoolEntry::Outcome { id, recipients: vec![(0, RecipientState::Delivered)], bounce: None });
     }
 
@@ -119,7 +141,7 @@ impl TestNode {
     }
 
     /// The messages of lanes that were taken over, sorted.
-    fn await_adopted(&self, count: usize) -> Vec<QueueId> {
+    pub(crate) fn await_adopted(&self, count: usize) -> Vec<QueueId> {
         let (end, mut found) = (Instant::now() + WAIT_MAX, Vec::new());
         while found.len() < count {
             let left = end.saturating_duration_since(Instant::now());
@@ -133,12 +155,12 @@ impl TestNode {
         self.node.lanes().iter().any(|report| report.lane == lane)
     }
 
-    fn length(&self, id: QueueId) -> u64 {
+    pub(crate) fn length(&self, id: QueueId) -> u64 {
         self.spool.message(id).unwrap().body.len()
     }
 
     /// Ends without giving anything away, as a kill does.
-    fn end(self) {
+    pub(crate) fn end(self) {
         let TestNode { spool, node, .. } = self;
         node.stop(false);
         drop(spool);
@@ -173,13 +195,13 @@ fn parts(
 }
 
 /// The servers, for tests that wait on a thread of their own.
-fn servers() -> (tokio::runtime::Runtime, NatsServers) {
+pub(crate) fn servers() -> (tokio::runtime::Runtime, NatsServers) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let servers = runtime.block_on(NatsServers::start(1));
     (runtime, servers)
 }
 
-fn await_that(what: &str, mut is_so: impl FnMut() -> bool) {
+pub(crate) fn await_that(what: &str, mut is_so: impl FnMut() -> bool) {
     let end = Instant::now() + WAIT_MAX;
     while !is_so() {
         assert!(Instant::now() < end, "not in time: {what}");
@@ -193,7 +215,7 @@ fn await_copied(folder: &Path, epoch: u32) {
     await_that("the lane is copied", is_copied);
 }
 
-fn folder(home: &TempDir, name: &str) -> PathBuf {
+pub(crate) fn folder(home: &TempDir, name: &str) -> PathBuf {
     home.path().join(name)
 }
 
@@ -253,17 +275,7 @@ fn mail_from_before_the_cluster_is_copied_to_it() {
     let (_runtime, servers) = servers();
     let home = tempfile::tempdir().unwrap();
     let path = folder(&home, "first");
-    let disk: Arc<dyn Disk> = Arc::new(FolderDisk::open(&path).unwrap());
-    let config = spool::Config { segment_bytes: SEGMENT_BYTES, ..spool::Config::default() };
-    let spool = spool::open(vec![disk], config, 77, &mut |_| {}).unwrap();
-    let id = spool.new_id();
-    let content = SubmittedBody::Memory { prefix: Vec::new(), body: b"old\r\n".to_vec() };
-    let (tell, told) = channel();
-    let entry = SpoolEntry::Message { id, envelope: envelope(), content, flags: BodyFlags::default() };
-    spool.submit(vec![entry], Box::new(move |result| drop(tell.send(result))));
-    told.recv_timeout(WAIT_MAX).unwrap().unwrap();
-    spool.close();
-
+    let id = accept_without_cluster(&path);
     let first = TestNode::start(servers.config("first"), &path);
     assert_eq!(first.recovered, [id]);
     await_that("it is copied", || path.join("copied").exists());
@@ -273,6 +285,21 @@ fn mail_from_before_the_cluster_is_copied_to_it() {
     assert_eq!(second.await_adopted(1), [id]);
     assert_eq!(second.length(id), 5);
     second.end();
+}
+
+/// A server without a cluster accepts a message.
+pub(crate) fn accept_without_cluster(path: &Path) -> QueueId {
+    let disk: Arc<dyn Disk> = Arc::new(FolderDisk::open(path).unwrap());
+    let config = spool::Config { segment_bytes: SEGMENT_BYTES, ..spool::Config::default() };
+    let spool = spool::open(vec![disk], config, 77, &mut |_| {}).unwrap();
+    let id = spool.new_id();
+    let content = SubmittedBody::Memory { prefix: Vec::new(), body: b"old\r\n".to_vec() };
+    let (tell, told) = channel();
+    let entry = SpoolEntry::Message { id, envelope: envelope(), content, flags: BodyFlags::default() };
+    spool.submit(vec![entry], Box::new(move |result| drop(tell.send(result))));
+    told.recv_timeout(WAIT_MAX).unwrap().unwrap();
+    spool.close();
+    id
 }
 
 #[test]
@@ -534,6 +561,8 @@ fn a_lane_that_was_taken_over_is_closed_when_its_mail_is_finished_and_stays_clos
     second.finish(id);
     let connection = runtime.block_on(servers.connect("probe"));
     await_that("the stream is deleted", || !runtime.block_on(connection.lanes()).unwrap().contains(&lane));
+    let figures = second.node.figures();
+    assert_eq!((figures.lanes_own, figures.lanes_adopted), (1, 0));
     assert!(!second.has_lane(lane) && runtime.block_on(connection.is_closed(lane)).unwrap());
 
     // The message is live on the first one's disk.
@@ -586,6 +615,34 @@ fn a_lane_without_an_owner_waits_until_it_is_forgotten() {
     assert_eq!(forget("gone", false), Ok(vec![]));
     assert_eq!(forget(&lane.to_string(), true), Ok(vec![lane]));
     assert!(forget(&lane.to_string(), true).unwrap_err().contains("has no stream"));
+    node.end();
+}
+
+/// The servers have lost who owns it. An operator decides that nobody does any more.
+#[test]
+fn a_lane_without_an_owner_record_is_taken_over_by_hand() {
+    let (runtime, servers) = servers();
+    let home = tempfile::tempdir().unwrap();
+    let lane = LaneId { spool: mail::SpoolId::new(0xbeef), number: 0 };
+    let id = QueueId::new(lane.spool, lane.number, 5 << 40 | 1);
+    let body = b"kept\r\n".to_vec();
+    let entry = CopiedEntry::Message {
+        id,
+        envelope: envelope(),
+        states: Vec::new(),
+        digest: crc32c::crc32c(&body),
+        content: DraftBody::Memory { prefix: Arc::new(Vec::new()), body: Arc::new(body) },
+        flags: BodyFlags::default(),
+    };
+    let (payload, last) = BatchEncoder::new(vec![entry], 64 << 10).next_part().unwrap().unwrap();
+    let header = RecordHeader { kind: RecordKind::Part, epoch: 3, token: 1, batch: 1, part: 0, last };
+    runtime.block_on(async { servers.connect("probe").await.lane_stream(lane).ensure().await.unwrap() });
+    runtime.block_on(servers.publish_raw(lane, header.encode(&payload)));
+    let node = TestNode::start(servers.config("first"), &folder(&home, "first"));
+    node.node.adopt(&lane.to_string()).unwrap();
+    assert_eq!(node.await_adopted(1), [id]);
+    assert_eq!(node.length(id), 6);
+    assert!(node.spool.new_id_in_lane_of(id) > id);
     node.end();
 }
 

@@ -21,6 +21,8 @@ use crate::ledger::FoundMessage;
 #[derive(Clone, Default)]
 pub(crate) struct Disk {
     pub(crate) epoch: u32,
+    /// The stream had all that was acknowledged until its epoch.
+    pub(crate) is_copied: bool,
     pub(crate) live: BTreeMap<QueueId, FoundMessage>,
     /// Messages that have ended, as long as the stream may not have that.
     pub(crate) ended: BTreeSet<QueueId>,

@@ -11,11 +11,17 @@ use spool::RecipientState;
 use crate::stream::Stream;
 
 /// Everything about one message.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct LedgerEntry {
     pub(crate) content: Vec<u8>,
     /// Its client was told that it is accepted, since it is stored at this sequence.
     pub(crate) acknowledged_at: Option<u64>,
+    /// Its client was told so, since it is on the disk of a local lane.
+    pub(crate) is_accepted_locally: bool,
+    /// Its end was recorded there.
+    pub(crate) has_ended_locally: bool,
+    /// The disk that alone had it was thrown away.
+    pub(crate) is_given_up: bool,
     /// Somebody has given it a final state, with these bounces (None: without one).
     pub(crate) endings: Vec<Option<QueueId>>,
     /// The sequence of its confirmed final state.
@@ -51,14 +57,16 @@ impl Ledger {
 
     /// It has a final state for good: it must not be delivered any more.
     pub(crate) fn has_ended(&self, id: QueueId) -> bool {
-        self.messages[&id].ended_at.is_some() && !self.may_come_back.contains(&id)
+        let entry = &self.messages[&id];
+        (entry.ended_at.is_some() || entry.has_ended_locally) && !self.may_come_back.contains(&id)
     }
 
     /// A state of a message is decided. Only what has no 250, or has ended already, may be withdrawn.
     pub(crate) fn note_outcome(&mut self, id: QueueId, state: RecipientState, bounce: Option<QueueId>) {
         let entry = self.entry(id);
         if state == RecipientState::Withdrawn {
-            let may_be_withdrawn = entry.acknowledged_at.is_none() || !entry.endings.is_empty();
+            let is_acknowledged = entry.acknowledged_at.is_some() || entry.is_accepted_locally;
+            let may_be_withdrawn = !is_acknowledged || !entry.endings.is_empty();
             assert!(may_be_withdrawn, "{id} was acknowledged, and is withdrawn");
         }
         if state.is_final() {
@@ -85,6 +93,26 @@ impl Ledger {
             }
         }
         assert!(found.live.keys().all(|id| self.messages.contains_key(id)));
+    }
+
+    /// A disk is thrown away: what only it had, beside what is in the stream. Returns the number.
+    pub(crate) fn give_up(&mut self, found: Option<&Found>) -> u64 {
+        let mut count = 0;
+        for (id, entry) in &mut self.messages {
+            let is_live = found.is_some_and(|found| found.live.contains_key(id));
+            if entry.is_accepted_locally && entry.endings.is_empty() && !is_live && !entry.is_given_up {
+                entry.is_given_up = true;
+                count += 1;
+            }
+        }
+        count
+    }
+
+    /// At the end: what was accepted without a second copy has one, or has ended.
+    pub(crate) fn check_local(&self, found: &Found) {
+        for (id, entry) in self.messages.iter().filter(|(_, entry)| entry.is_accepted_locally && !entry.is_given_up) {
+            assert!(found.live.contains_key(id) || !entry.endings.is_empty(), "{id} was accepted locally, and is lost");
+        }
     }
 
     fn check_ending(&self, id: QueueId, entry: &LedgerEntry, found: &Found) {

@@ -6,7 +6,8 @@
 //! close it when all of its mail is finished, and delete its stream. The first owner comes back with its
 //! disk, at any time: what has ended is not delivered again. A third one has a stream with a limit. In a
 //! fourth one that disk may come back as it was earlier, or damaged: mail may be delivered twice then, but
-//! none is lost.
+//! none is lost. In a fifth one that owner begins without a stream, and acknowledges on its disk alone: what it has
+//! acknowledged is copied or ends, unless the disk is thrown away before.
 //!
 //! `MAILRACE_SEEDS=100000 cargo test -p cluster --test simulation` runs more of it, `MAILRACE_SEEDS=5000..6000` a
 //! part, and `MAILRACE_SEED=7` a single one.
@@ -15,6 +16,7 @@
 
 mod disk;
 mod ledger;
+mod local;
 mod node;
 mod starting;
 mod stream;
@@ -52,10 +54,16 @@ fn a_disk_that_comes_back_older_or_damaged_loses_no_acknowledged_message() {
     simulate(Rules { closes_lanes: true, spoils_disks: true, ..Rules::default() }, SEEDS);
 }
 
+#[test]
+fn what_a_local_lane_has_accepted_is_copied_unless_its_disk_is_thrown_away() {
+    simulate(Rules { closes_lanes: true, begins_local: true, ..Rules::default() }, SEEDS);
+}
+
 /// Runs this many seeds, or those that the environment names.
 fn simulate(rules: Rules, count: u64) {
     let seeds = seeds(count);
     let (mut claims, mut acknowledged, mut purged, mut closed, mut refused) = (0, 0, 0, 0, 0);
+    let (mut local, mut given_up) = (0, 0);
     for seed in seeds.clone() {
         let ran = std::panic::catch_unwind(|| {
             let mut world = World::new(seed, rules);
@@ -69,13 +77,17 @@ fn simulate(rules: Rules, count: u64) {
         purged += world.purged();
         closed += u64::from(world.is_closed());
         refused += world.refused();
+        local += world.accepted_locally();
+        given_up += world.given_up;
     }
     println!(
         "{rules:?}, {seeds:?}: {claims} claims, {acknowledged} messages acknowledged, {purged} records purged, \
-         {closed} lanes closed, {refused} records refused"
+         {closed} lanes closed, {refused} records refused, {local} messages accepted locally, {given_up} of them \
+         thrown away with their disk"
     );
     assert_eq!(refused, 0, "the stream was full");
     let does_something = claims > seeds.end - seeds.start && acknowledged > 0 && purged > 0;
+    assert!(!rules.begins_local || local > 100 && given_up > 0 && given_up < local / 2, "there is no local mail");
     assert!(does_something && (!rules.closes_lanes || closed > 0), "the simulation does nothing");
 }
 

@@ -10,13 +10,16 @@ use cluster::codec::{BatchEncoder, CopiedEntry};
 use cluster::lane::owner::{BatchId, Claim, LaneOwner, OwnerAction, PublishId};
 use cluster::lane::retention::{LaneRetention, RetainedEntry, RetentionAction};
 use cluster::lane::watcher::{LaneWatcher, WatcherAction};
-use cluster::lane::{BootTime, LaneTimes, PublishFailure, ReadFailure, RecordSubject, Slot, StreamTail, TailFailure};
+use cluster::lane::{
+    BootTime, COPYING_LEASE, LaneTimes, PublishFailure, ReadFailure, RecordSubject, Slot, StreamTail, TailFailure,
+};
 use mail::{BodyFlags, BodyType, ClientInfo, DsnNotify, Envelope, QueueId, Recipient, SpoolId, Timestamp};
 use sim::Random;
 use spool::{DraftBody, RecipientState};
 
 use crate::disk::{Disk, DiskWrite, DiskWrites, write_of};
 use crate::ledger::{Found, FoundMessage, Ledger, LedgerEntry, read};
+use crate::local::LocalLane;
 use crate::starting::{Decision, Fact, Question, Start};
 use crate::stream::Stream;
 
@@ -50,7 +53,8 @@ pub(crate) enum Request {
 pub(crate) enum Answer {
     Published(PublishId, Result<u64, PublishFailure>),
     Slot(u64, Result<Slot, ReadFailure>),
-    Tail(Result<StreamTail, TailFailure>),
+    /// With the lease of the newest owner.
+    Tail(Result<StreamTail, TailFailure>, Option<Duration>),
     Renewed,
     Timeout,
     Work,
@@ -59,6 +63,9 @@ pub(crate) enum Answer {
     Synced(u64),
     /// None of those up to this one are on the disk.
     WriteFailed(u64),
+    /// The same of the writes of a local lane.
+    LocalSynced(u64),
+    LocalWriteFailed(u64),
 }
 
 impl Answer {
@@ -70,7 +77,8 @@ impl Answer {
             | Answer::Told(..)
             | Answer::Synced(_)
             | Answer::WriteFailed(_) => true,
-            Answer::Tail(_) | Answer::Renewed | Answer::Timeout | Answer::Work => false,
+            Answer::Tail(..) | Answer::Renewed | Answer::Timeout | Answer::Work => false,
+            Answer::LocalSynced(_) | Answer::LocalWriteFailed(_) => false,
         }
     }
 }
@@ -86,6 +94,8 @@ pub(crate) struct Node {
     pub(crate) clock: Clock,
     number: usize,
     role: Role,
+    /// The lane as it was before it had a stream.
+    local: Option<LocalLane>,
     /// The number of its roles so far: answers to an earlier one are not for this one.
     pub(crate) roles: u64,
 }
@@ -111,6 +121,8 @@ struct OwnerNode {
     batches: HashMap<BatchId, PendingBatch>,
     /// It has the lane from its own disk.
     is_own: bool,
+    /// It has no stream before it is claimed; then its mail follows.
+    awaits_local: bool,
     writes: DiskWrites,
     /// It has asked for a note that the lane is closed, and knows that there is one.
     is_closing: bool,
@@ -160,12 +172,15 @@ pub(crate) struct Context<'a> {
     pub(crate) stream: &'a Stream,
     pub(crate) requests: Vec<Request>,
     pub(crate) may_release: bool,
+    /// The lane begins without a stream. Nobody takes over an empty one.
+    pub(crate) begins_local: bool,
     /// Those who take the lane over take no new mail, and close it at its end.
     pub(crate) closes_lanes: bool,
     /// The disk of the first owner.
     pub(crate) disk: &'a mut Option<Disk>,
     /// The syncs that begin.
     pub(crate) syncs: Vec<u64>,
+    pub(crate) local_syncs: Vec<u64>,
     /// How often the lane was claimed.
     pub(crate) claims: u64,
 }
@@ -178,10 +193,25 @@ impl Node {
             Some(disk) => Role::Starting(Start::new(name(number), disk.epoch, now)),
             None => Role::Watcher(Watching::new(now)),
         };
-        Node { clock, number, role, roles: 0 }
+        Node { clock, number, role, local: None, roles: 0 }
+    }
+
+    /// A node whose lane has no stream, which it makes after `delay`.
+    pub(crate) fn with_local_lane(number: usize, clock: Clock, now: u64, delay: Duration, local: LocalLane) -> Self {
+        let role = Role::Starting(Start::new(name(number), 0, clock.local(now).after(delay)));
+        Node { clock, number, role, local: Some(local), roles: 0 }
     }
 
     pub(crate) fn may_deliver(&self, now: u64) -> bool {
+        self.is_local() || self.has_lease(now)
+    }
+
+    /// The lane has no stream, or is not claimed yet.
+    fn is_local(&self) -> bool {
+        self.local.is_some() && !matches!(&self.role, Role::Owner(node) if node.is_claimed)
+    }
+
+    fn has_lease(&self, now: u64) -> bool {
         matches!(&self.role, Role::Owner(node) if node.is_claimed && node.owner.may_deliver(self.clock.local(now)))
     }
 
@@ -195,6 +225,18 @@ impl Node {
     }
 
     pub(crate) fn handle(&mut self, answer: Answer, context: &mut Context<'_>) {
+        if self.is_local() && matches!(answer, Answer::Work) {
+            self.local.iter_mut().for_each(|local| local.work(context));
+        }
+        if let Some(local) = &mut self.local {
+            match answer {
+                Answer::LocalSynced(number) => {
+                    local.sync(number, context.disk.get_or_insert_default(), context.ledger);
+                }
+                Answer::LocalWriteFailed(number) => local.fail(number, context),
+                _ => {}
+            }
+        }
         match &mut self.role {
             Role::Starting(start) => {
                 if let Answer::Told(number, fact) = answer {
@@ -210,11 +252,28 @@ impl Node {
             Role::Owner(node) => node.handle(answer, context),
         }
         self.perform(context);
+        self.end_local(context);
+    }
+
+    /// What was accepted before the claim is on the disk: it is copied.
+    fn end_local(&mut self, context: &mut Context<'_>) {
+        let Role::Owner(node) = &mut self.role else { return };
+        if node.awaits_local
+            && node.is_claimed
+            && let Some(local) = self.local.take_if(|local| local.is_flushed())
+        {
+            node.awaits_local = false;
+            node.live.extend(local.live);
+            node.compare(BTreeMap::new(), context);
+            self.perform(context);
+        }
     }
 
     /// The node is killed: some of what it wrote last is on its disk.
     pub(crate) fn crash(&mut self, random: &mut Random, disk: &mut Option<Disk>) {
-        if let (Role::Owner(node), Some(disk)) = (&mut self.role, disk) {
+        let Some(disk) = disk else { return };
+        self.local.iter_mut().for_each(|local| local.crash(random, disk));
+        if let Role::Owner(node) = &mut self.role {
             node.writes.crash(random, disk);
         }
     }
@@ -229,14 +288,20 @@ impl Node {
             Decision::Claim(tail) => {
                 let disk = context.disk.get_or_insert_default();
                 disk.epoch += 1;
-                let disk = disk.clone();
+                let mut disk = disk.clone();
+                if self.local.is_some() {
+                    // It follows when all of it is on the disk.
+                    disk.live.clear();
+                }
                 self.claim(tail, Some(disk), context);
             }
         }
     }
 
     fn claim(&mut self, tail: StreamTail, disk: Option<Disk>, context: &mut Context<'_>) {
-        self.role = Role::Owner(Box::new(OwnerNode::claim(self.number, tail, disk, context)));
+        let mut node = OwnerNode::claim(self.number, tail, disk, context);
+        node.awaits_local = self.local.is_some();
+        self.role = Role::Owner(Box::new(node));
         self.roles += 1;
     }
 
@@ -288,11 +353,14 @@ impl Watching {
     fn handle(&mut self, answer: Answer, context: &mut Context<'_>) -> Option<StreamTail> {
         let now = context.now;
         match answer {
-            Answer::Tail(tail) => self.watcher.handle_tail(tail, now),
+            Answer::Tail(tail, lease) => {
+                lease.into_iter().for_each(|lease| self.watcher.set_owner_lease(lease));
+                self.watcher.handle_tail(tail, now);
+            }
             Answer::Renewed => self.watcher.handle_hint(now),
             Answer::Timeout => self.watcher.handle_timeout(now),
             Answer::Told(number, Fact::IsClosed(is_closed)) if number == self.asked.0 => {
-                let tail = self.asked.1.take();
+                let tail = self.asked.1.take().filter(|tail| !context.begins_local || tail.last_sequence > 0);
                 if is_closed {
                     context.requests.push(Request::Ask(number, Question::DeleteStream));
                     return None;
@@ -301,6 +369,7 @@ impl Watching {
             }
             Answer::Published(..) | Answer::Slot(..) | Answer::Work | Answer::Told(..) => {}
             Answer::Synced(_) | Answer::WriteFailed(_) => {}
+            Answer::LocalSynced(_) | Answer::LocalWriteFailed(_) => {}
         }
         None
     }
@@ -314,6 +383,10 @@ impl OwnerNode {
             node: name(number).parse().unwrap(),
             spool_epoch: disk.as_ref().map_or(1, |disk| disk.epoch),
             last_sequence: tail.last_sequence,
+            announced_lease: match &disk {
+                Some(disk) if context.begins_local && !disk.is_copied => COPYING_LEASE,
+                _ => LaneTimes::default().lease,
+            },
         };
         // Ids are unique over all claims, as epochs of spools make them.
         let next_id = context.random.bits() >> 16 << 16;
@@ -323,6 +396,7 @@ impl OwnerNode {
             is_claimed: false,
             next_id,
             is_own: disk.is_some(),
+            awaits_local: false,
             live: disk.unwrap_or_default().live,
             writes: DiskWrites::default(),
             batches: HashMap::new(),
@@ -345,7 +419,8 @@ impl OwnerNode {
             }
             Answer::Synced(number) => self.sync(number, context),
             Answer::WriteFailed(number) => self.rewrite(number, context),
-            Answer::Work | Answer::Tail(_) | Answer::Renewed | Answer::Told(..) => {}
+            Answer::Work | Answer::Tail(..) | Answer::Renewed | Answer::Told(..) => {}
+            Answer::LocalSynced(_) | Answer::LocalWriteFailed(_) => {}
         }
     }
 
@@ -369,7 +444,12 @@ impl OwnerNode {
             }
             OwnerAction::Read { sequence } => context.requests.push(Request::Read { sequence }),
             OwnerAction::Claimed { base, .. } => self.adopt(base, context),
-            OwnerAction::EpochRepeated { sequence } => self.retention.handle_epoch(sequence),
+            OwnerAction::EpochRepeated { sequence, is_announcement } => {
+                self.retention.handle_epoch(sequence);
+                if is_announcement && let Some(disk) = context.disk {
+                    disk.is_copied = true;
+                }
+            }
             OwnerAction::Confirmed { batch, range } => {
                 self.retention.handle_confirmed(batch, range);
                 if let Some(pending) = self.batches.get_mut(&batch) {
@@ -401,6 +481,7 @@ impl OwnerNode {
         self.is_claimed = true;
         context.claims += 1;
         match self.is_own {
+            true if self.awaits_local => {}
             true => self.compare(found.live, context),
             false => self.live = found.live,
         }
@@ -408,9 +489,10 @@ impl OwnerNode {
 
     /// See the table in `disk`.
     fn compare(&mut self, mut found: BTreeMap<QueueId, FoundMessage>, context: &mut Context<'_>) {
-        let missing: Vec<_> = self.live.iter().filter(|(id, _)| found.remove(id).is_none()).collect();
+        let is_queued = |id: &QueueId| self.retention.is_live(*id);
+        let missing = self.live.iter().filter(|(id, _)| found.remove(id).is_none() && !is_queued(id));
         let copies: Vec<_> =
-            missing.into_iter().map(|(id, it)| message(*id, it.content.clone(), states_after(it.attempts))).collect();
+            missing.map(|(id, it)| message(*id, it.content.clone(), states_after(it.attempts))).collect();
         copies.into_iter().for_each(|copy| self.submit_copy(copy, Submitted::Kept, context));
         let disk = context.disk.get_or_insert_default();
         let (ended, lost): (BTreeMap<_, _>, BTreeMap<_, _>) =
@@ -421,6 +503,10 @@ impl OwnerNode {
         let restored = lost.iter().map(|(id, message)| DiskWrite::Message(*id, message.clone())).collect();
         self.live.extend(lost);
         self.write(restored, context);
+        if context.begins_local {
+            // Behind the copies: from then on others may take the lane over as usual.
+            self.owner.announce_lease(LaneTimes::default().lease);
+        }
     }
 
     /// Writes to the disk, if there is one.
@@ -572,7 +658,10 @@ impl OwnerNode {
     fn random_accepted(&self, context: &mut Context<'_>) -> Option<QueueId> {
         let start = QueueId::new(SpoolId::new(7), 0, context.random.bits());
         let mut ids = self.live.range(start..).chain(self.live.range(..start)).map(|(id, _)| *id);
-        ids.find(|id| context.ledger.messages[id].acknowledged_at.is_some())
+        ids.find(|id| {
+            let entry = &context.ledger.messages[id];
+            entry.acknowledged_at.is_some() || entry.is_accepted_locally
+        })
     }
 
     fn note_state(&mut self, id: QueueId, state: RecipientState) {
@@ -588,17 +677,7 @@ impl OwnerNode {
 
     fn new_message(&mut self, context: &mut Context<'_>) -> (QueueId, CopiedEntry) {
         self.next_id += 1;
-        let id = QueueId::new(SpoolId::new(7), 0, self.next_id);
-        let mut content = vec![0; context.random.below(400) as usize];
-        context.random.fill(&mut content);
-        let entry = LedgerEntry {
-            content: content.clone(),
-            acknowledged_at: None,
-            endings: Vec::new(),
-            ended_at: None,
-            attempts: BTreeMap::new(),
-        };
-        context.ledger.messages.insert(id, entry);
+        let (id, content) = new_content(self.next_id, context);
         self.live.insert(id, FoundMessage { content: content.clone(), attempts: 0 });
         (id, message(id, content, Vec::new()))
     }
@@ -643,6 +722,16 @@ impl OwnerNode {
     }
 }
 
+/// A new message with this number.
+pub(crate) fn new_content(number: u64, context: &mut Context<'_>) -> (QueueId, Vec<u8>) {
+    let id = QueueId::new(SpoolId::new(7), 0, number);
+    let mut content = vec![0; context.random.below(400) as usize];
+    context.random.fill(&mut content);
+    let entry = LedgerEntry { content: content.clone(), ..LedgerEntry::default() };
+    context.ledger.messages.insert(id, entry);
+    (id, content)
+}
+
 fn note_entries(
     entries: &[CopiedEntry],
     message: impl Fn(QueueId) -> Submitted,
@@ -675,11 +764,11 @@ fn states_after(attempts: u16) -> Vec<(u32, RecipientState)> {
     (attempts > 0).then_some((0, waiting)).into_iter().collect()
 }
 
-fn outcome(id: QueueId, state: RecipientState, bounce: Option<QueueId>) -> CopiedEntry {
+pub(crate) fn outcome(id: QueueId, state: RecipientState, bounce: Option<QueueId>) -> CopiedEntry {
     CopiedEntry::Outcome { id, recipients: vec![(0, state)], bounce }
 }
 
-fn message(id: QueueId, content: Vec<u8>, states: Vec<(u32, RecipientState)>) -> CopiedEntry {
+pub(crate) fn message(id: QueueId, content: Vec<u8>, states: Vec<(u32, RecipientState)>) -> CopiedEntry {
     let recipient = Recipient {
         address: "b@example.org".parse().unwrap(),
         original: None,

@@ -3,12 +3,14 @@
 //! the stream lag; servers are away; nodes are stopped, cut off, held back and killed.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use cluster::lane::{PublishFailure, ReadFailure, RecordSubject, TailFailure};
+use cluster::lane::{COPYING_LEASE, PublishFailure, ReadFailure, RecordSubject, TailFailure};
 use sim::Random;
 
 use crate::disk::Disk;
 use crate::ledger::{Found, Ledger, read};
+use crate::local::LocalLane;
 use crate::node::{Answer, Clock, Context, Node, Request};
 use crate::starting::{Fact, Question};
 use crate::stream::Stream;
@@ -45,6 +47,8 @@ pub(crate) struct Rules {
     pub(crate) stream_bytes_max: Option<u64>,
     /// The disk may come back older, or damaged.
     pub(crate) spoils_disks: bool,
+    /// The lane has no stream at first, and its owner acknowledges without copies. Its disk may be thrown away.
+    pub(crate) begins_local: bool,
 }
 
 /// A node with what holds it up.
@@ -82,6 +86,11 @@ pub(crate) struct World {
     /// The longest usual time of a message on its way.
     delay_max: u64,
     pub(crate) claims: u64,
+    /// The lane is local still, or the first node was killed since.
+    is_local: bool,
+    is_disk_gone: bool,
+    /// Messages that only a disk had which was thrown away.
+    pub(crate) given_up: u64,
 }
 
 impl World {
@@ -105,6 +114,9 @@ impl World {
             servers_away_until: 0,
             delay_max: 5 * MS,
             claims: 0,
+            is_local: rules.begins_local,
+            is_disk_gone: false,
+            given_up: 0,
         };
         (0..NODES).for_each(|node| world.start(node));
         world.schedule(SECOND, Event::Fault);
@@ -123,12 +135,22 @@ impl World {
     pub(crate) fn check_end(&self) {
         if self.is_closed {
             self.ledger.check(&Found::nothing(None), u64::MAX);
+            self.ledger.check_local(&Found::nothing(None));
             return;
         }
         let owners = self.hosts.iter().filter(|host| host.may_deliver(self.now)).count();
-        assert_eq!(owners, 1, "one node owns the lane and may deliver");
         let last = self.stream.last_sequence();
-        self.ledger.check(&read(&self.stream, last), last);
+        let found = read(&self.stream, last);
+        // Nobody takes over a lane soon of which the rest was on that disk.
+        let lease = self.stream.newest_epoch().map(|newest| newest.lease);
+        let waits = self.is_disk_gone && lease.is_none_or(|lease| lease == COPYING_LEASE);
+        assert_eq!(owners, usize::from(!waits), "one node owns the lane and may deliver");
+        self.ledger.check(&found, last);
+        self.ledger.check_local(&found);
+    }
+
+    pub(crate) fn accepted_locally(&self) -> u64 {
+        self.ledger.messages.values().filter(|message| message.is_accepted_locally).count() as u64
     }
 
     pub(crate) fn acknowledged(&self) -> usize {
@@ -172,7 +194,13 @@ impl World {
         }
         let clock = Clock::random(&mut self.random);
         let host = &mut self.hosts[node];
-        host.node = Some(Node::new(node, clock, self.now, self.disk.as_ref().filter(|_| node == 0)));
+        host.node = Some(match node == 0 && std::mem::take(&mut self.is_local) {
+            true => {
+                let delay = Duration::from_micros(self.random.below(20 * SECOND));
+                Node::with_local_lane(node, clock, self.now, delay, LocalLane::new(&mut self.random))
+            }
+            false => Node::new(node, clock, self.now, self.disk.as_ref().filter(|_| node == 0)),
+        });
         let life = Life { node, deaths: host.deaths, role: 0 };
         self.schedule_timeout(life);
         self.schedule(self.now + SECOND, Event::Work(life));
@@ -238,26 +266,29 @@ impl World {
             stream: &self.stream,
             requests: Vec::new(),
             may_release: self.has_faults,
+            begins_local: self.rules.begins_local,
             closes_lanes: self.rules.closes_lanes,
             disk: if life.node == 0 { &mut self.disk } else { &mut no_disk },
             syncs: Vec::new(),
+            local_syncs: Vec::new(),
             claims: 0,
         };
         node.handle(answer, &mut context);
-        let (requests, syncs, claims) = (context.requests, context.syncs, context.claims);
+        let Context { requests, syncs, local_syncs, claims, .. } = context;
         let life = Life { role: node.roles, ..life };
         self.claims += claims;
-        self.sync_all(life, syncs);
+        self.sync_all(life, syncs, [Answer::Synced, Answer::WriteFailed]);
+        self.sync_all(life, local_syncs, [Answer::LocalSynced, Answer::LocalWriteFailed]);
         self.send_all(life, requests);
     }
 
     /// The disk takes its time, and may fail.
-    fn sync_all(&mut self, life: Life, syncs: Vec<u64>) {
+    fn sync_all(&mut self, life: Life, syncs: Vec<u64>, [synced, failed]: [fn(u64) -> Answer; 2]) {
         for number in syncs {
             let slowest = if self.has_faults && self.random.chance(1) { 4 * SECOND } else { 20 * MS };
             let at = self.now + 1 + self.random.below(slowest);
             let has_failed = self.has_faults && self.random.below(1_000) == 0;
-            let answer = if has_failed { Answer::WriteFailed(number) } else { Answer::Synced(number) };
+            let answer = if has_failed { failed(number) } else { synced(number) };
             self.schedule(at, Event::Answer(life, answer));
         }
     }
@@ -332,12 +363,15 @@ impl World {
                 }
             }
             Request::Read { sequence } if !self.has_stream => Answer::Slot(sequence, Err(ReadFailure::NoStream)),
-            Request::ReadTail if !self.has_stream => Answer::Tail(Err(TailFailure::NoStream)),
+            Request::ReadTail if !self.has_stream => Answer::Tail(Err(TailFailure::NoStream), None),
             Request::Read { sequence } => {
                 let is_mixed = self.random.chance(50);
                 Answer::Slot(sequence, Ok(self.stream.slot(sequence, lag, is_mixed)))
             }
-            Request::ReadTail => Answer::Tail(Ok(self.stream.tail(lag))),
+            Request::ReadTail => {
+                let lease = self.stream.newest_epoch().map(|newest| newest.lease);
+                Answer::Tail(Ok(self.stream.tail(lag)), lease)
+            }
             // One that comes late finds a new stream.
             Request::Purge(up_to) if up_to >= self.stream.last_sequence() && self.rules.closes_lanes => return,
             Request::Purge(up_to) => return self.stream.purge(up_to),
@@ -393,8 +427,17 @@ impl World {
         }
         host.deaths += 1;
         host.timeout = None;
+        if node == 0 && self.rules.begins_local && !self.is_disk_gone && self.random.chance(10) {
+            self.throw_disk_away();
+        }
         let again = self.now + self.random.below(20 * SECOND);
         self.schedule(again, Event::Start(node));
+    }
+
+    fn throw_disk_away(&mut self) {
+        (self.disk, self.is_disk_gone) = (None, true);
+        let found = self.has_stream.then(|| read(&self.stream, self.stream.last_sequence()));
+        self.given_up += self.ledger.give_up(found.as_ref());
     }
 
     fn fail_something(&mut self) {

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use cluster::lane::LEASE_MAX;
 use cluster::{ClusterConfig, ClusterName, ClusterTls, NatsServer, NodeName};
 
 use spool::Durability;
@@ -35,7 +36,6 @@ const LEASE: ValueKind<Duration> = ValueKind {
 
 /// Below, a pause of the processor or of a server's disk would look like the end of a node.
 const LEASE_MIN: Duration = Duration::from_secs(1);
-const LEASE_MAX: Duration = Duration::from_secs(60);
 
 /// The cluster; None without the section. A node has the name of its machine unless the file says
 /// otherwise, so that all nodes can have the same file.
@@ -54,7 +54,6 @@ pub(super) fn cluster(
     let name = section.take("name", &NAME).or_else(|| ClusterConfig::NAME.parse().ok());
     let servers = servers(&mut section);
     let node = node(&mut section, machine);
-    read_require(&mut section);
     let config = ClusterConfig {
         servers,
         credentials_file: file(&mut section, "credentials_file", data_dir),
@@ -62,6 +61,7 @@ pub(super) fn cluster(
         replicas: section.take_or("replicas", &REPLICAS, ClusterConfig::REPLICAS),
         lease: section.take_or("lease", &LEASE, ClusterConfig::LEASE),
         stream_bytes_max: section.take("stream_max", &value_kind::SIZE),
+        requires_copies: section.take_or("require", &value_kind::FLAG, ClusterConfig::REQUIRES_COPIES),
         waiting_bytes_max: section.take_or("waiting_max", &value_kind::SIZE, ClusterConfig::WAITING_BYTES_MAX),
         // Last, so that all other keys have been read.
         name: name?,
@@ -82,15 +82,6 @@ fn servers(section: &mut Section<'_, '_>) -> Vec<NatsServer> {
         unique.insert(section, "servers", &server.get_ref().to_string(), server.span());
     }
     unspanned(servers)
-}
-
-/// Mail without a second copy is not accepted in this version.
-fn read_require(section: &mut Section<'_, '_>) {
-    let require = section.take_spanned("require", &value_kind::FLAG);
-    if let Some(require) = require.filter(|require| !require.get_ref()) {
-        let label = "this version accepts no mail without its second copy; expected true".to_owned();
-        section.report(require.span(), "require", "is not supported yet", label);
-    }
 }
 
 /// The name of the node, or that of the machine up to its first dot.
@@ -153,7 +144,9 @@ mod tests {
         assert_eq!(parse(""), Ok(None));
         let cluster = parse("[cluster]\nservers = [\"nats://127.0.0.1:4222\"]\n").unwrap().unwrap();
         assert_eq!((cluster.name.as_str(), cluster.node.as_str()), ("mailrace", "node1"));
-        assert_eq!((cluster.replicas, cluster.lease), (3, Duration::from_secs(3)));
+        assert_eq!((cluster.replicas, cluster.lease, cluster.requires_copies), (3, Duration::from_secs(3), true));
+        let text = "[cluster]\nservers = [\"nats://127.0.0.1:4222\"]\nrequire = false\n";
+        assert!(!parse(text).unwrap().unwrap().requires_copies);
     }
 
     #[test]
@@ -166,7 +159,7 @@ mod tests {
             ("servers = [\"nats://h\", \"nats://h\"]", "appears twice"),
             ("name = \"Mail\"", "`cluster.name` has an invalid value"),
             ("node = \"a.b\"", "`cluster.node` has an invalid value"),
-            ("require = false", "`cluster.require` is not supported yet"),
+            ("require = \"no\"", "`cluster.require` has an invalid value"),
             ("replicas = 2", "`cluster.replicas` has an invalid value"),
             ("lease = \"100ms\"", "`cluster.lease` has an invalid value"),
             ("tls = { key_file = \"/k\" }", "`cluster.tls.key_file` needs its certificate"),

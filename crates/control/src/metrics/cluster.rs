@@ -16,7 +16,8 @@ pub(super) fn write_cluster(figures: &ClusterFigures, out: &mut MetricFamilies) 
     out.gauge("mailrace_cluster_nodes", "Nodes that are alive", figures.nodes);
     write_lanes(figures, out);
     out.gauge("mailrace_cluster_waiting_bytes", "Bytes that wait for their second copy", figures.waiting_bytes);
-    out.family("mailrace_cluster_batches_total", "Batches by whether they got their second copy", MetricKind::Counter);
+    let help = "Batches by whether they got their second copy, failed, or were accepted on the local disk alone";
+    out.family("mailrace_cluster_batches_total", help, MetricKind::Counter);
     figures.batches.iter().for_each(|(result, count)| out.sample(&[("result", result)], count));
     let help = "Records that the NATS servers refused or did not answer for; most of them are sent again";
     out.counter("mailrace_cluster_publishes_failed_total", help, figures.publishes_failed);
@@ -26,7 +27,7 @@ pub(super) fn write_cluster(figures: &ClusterFigures, out: &mut MetricFamilies) 
 }
 
 fn write_lanes(figures: &ClusterFigures, out: &mut MetricFamilies) {
-    let help = "Lanes: own ones, those that were taken over, and those of other nodes";
+    let help = "Lanes: own ones, those that were taken over, those without a second copy, and those of other nodes";
     out.family("mailrace_cluster_lanes", help, MetricKind::Gauge);
     figures.lanes.iter().for_each(|(role, count)| out.sample(&[("role", role)], count));
     let help = "Lanes of this node whose mail may not be delivered before the lease is renewed";

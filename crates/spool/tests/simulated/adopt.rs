@@ -119,6 +119,28 @@ fn a_lane_is_adopted_while_mail_comes_in() {
     close(spool, &own);
 }
 
+#[test]
+fn new_mail_comes_into_the_lanes_that_are_named_and_a_flush_waits_for_it() {
+    let ((orphan, ..), own) = (orphaned_lane(), sim::Disk::new(SEED));
+    let (spool, _) = open(&own, config(64 << 10)).unwrap();
+    let own_lane = LaneId::of(spool.new_id());
+    let lane = adopt(&spool, &orphan, &mut |_| {}).unwrap();
+    spool.accept_in(&[lane]);
+    let id = spool.new_id();
+    assert_eq!(LaneId::of(id), lane);
+    let before = spool.ids().len();
+    spool.submit(vec![message_entry(id, envelope(1), b"x")], Box::new(|_| {}));
+    let (tell, told) = std::sync::mpsc::channel();
+    spool.flush(lane, Box::new(move |result| tell.send(result).expect("the test waits")));
+    told.recv().unwrap().unwrap();
+    assert_eq!(spool.ids().len(), before + 1, "it was submitted before");
+    spool.accept_in(&[LaneId { number: 9, ..lane }]);
+    assert_eq!(LaneId::of(spool.new_id()), lane, "there is no such lane");
+    spool.accept_in(&[lane, own_lane]);
+    assert_ne!(LaneId::of(spool.new_id()), LaneId::of(spool.new_id()));
+    close(spool, &own);
+}
+
 /// Records outcomes in an adopted lane: a delivery, and a failure with its bounce.
 fn record_outcomes(spool: &Spool, promises: &mut PromiseLog, given: &BTreeSet<QueueId>, ids: &[QueueId]) {
     settle(spool, promises, ids[0], RecipientState::Delivered, None);

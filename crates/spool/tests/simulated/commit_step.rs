@@ -9,8 +9,8 @@ use mail::{BodyFlags, QueueId};
 use parking_lot::{Condvar, Mutex};
 use sim::{EIO, OperationKind};
 use spool::{
-    BatchDraft, CommitError, CommitStep, CommitStepConfig, Config, DraftBody, EntryDraft, LaneId, RecipientState,
-    RestoredMessage, SpoolEntry, StepAnswer, SubmittedBody,
+    BatchDraft, CommitError, CommitStep, CommitStepConfig, Config, DraftBody, EntryDraft, LaneId, OutcomesStored,
+    RecipientState, RestoredMessage, SpoolEntry, StepAnswer, SubmittedBody,
 };
 
 use crate::crash::crash_everywhere;
@@ -37,6 +37,8 @@ struct StepState {
     /// The answer to every batch, within the call; None holds them.
     answer: Option<Result<(), String>>,
     held: Vec<(Vec<EntryDraft>, StepAnswer)>,
+    /// It refuses the mail of every batch, and has its outcomes.
+    refuses_mail: bool,
     /// The outcomes of all batches.
     outcomes: Vec<SeenOutcome>,
 }
@@ -48,6 +50,11 @@ impl CommitStep for ScriptedStep {
             if let EntryDraft::Outcome { id, recipients, bounce } = entry {
                 state.outcomes.push((*id, recipients.clone(), *bounce));
             }
+        }
+        if state.refuses_mail {
+            drop(state);
+            answer.refuse_mail("full".into()).into_iter().for_each(OutcomesStored::send);
+            return;
         }
         match state.answer.clone() {
             None => state.held.push((batch.entries, answer)),
@@ -77,6 +84,10 @@ impl ScriptedStep {
             std::mem::take(&mut state.held)
         };
         held.into_iter().for_each(|(_, answer)| answer.send(result.clone()));
+    }
+
+    fn refuse_mail(&self) {
+        self.0.state.lock().refuses_mail = true;
     }
 
     fn outcomes(&self) -> Vec<SeenOutcome> {
@@ -377,6 +388,45 @@ fn an_outcome_stays_in_the_log_until_the_step_has_confirmed_it() {
     let last = harness.accept(500, 1).unwrap();
     harness.settle(last, &DELIVERED).unwrap();
     harness.wait_until("the outcome stays for ever", |_| !is_known_as_finished(&disk.crash_harshly(0)));
+    harness.close();
+}
+
+/// Otherwise the log would grow for as long as the step takes no new mail.
+#[test]
+fn outcomes_are_freed_when_the_step_has_them_although_it_refuses_the_mail_of_their_batches() {
+    let (disk, step) = (sim::Disk::new(SEED), ScriptedStep::default());
+    let mut harness = SpoolHarness::open(&disk, with_step(step.clone(), 1 << 20, config(64 << 10))).unwrap();
+    step.refuse_mail();
+    for _ in 0..40 {
+        assert_eq!(harness.accept(9000, 1), Err(failed("full")));
+    }
+    harness.wait_until("what was refused stays in the log", |harness| {
+        let stats = harness.spool.stats();
+        stats.segments - stats.segments_free <= 3
+    });
+    harness.close();
+}
+
+/// A step that can take nothing: what clients send again and again does not fill the disk.
+struct AwayStep;
+
+impl CommitStep for AwayStep {
+    fn start(&self, _: BatchDraft, answer: StepAnswer) {
+        answer.send(Err("away".into()));
+    }
+
+    fn takes_mail(&self, _: LaneId) -> bool {
+        false
+    }
+}
+
+#[test]
+fn mail_that_the_step_cannot_take_is_refused_before_it_is_written() {
+    let disk = sim::Disk::new(SEED);
+    let mut harness = SpoolHarness::open(&disk, with_step(AwayStep, 1 << 20, config(64 << 10))).unwrap();
+    let (_, ticket) = harness.start_accept(1000, 1);
+    assert_eq!(ticket.try_result(), Some(Err(CommitError::StepAway)));
+    assert_eq!(batches(&harness), 0);
     harness.close();
 }
 
