@@ -10,6 +10,7 @@
 //! | accept | evaluation ends | skipped, for the session, transaction or recipient |
 //! | refuse, defer | the client gets the reply | evaluated again if the client tries again |
 //! | hold | evaluation continues | the message, if accepted, is held |
+//! | discard, a change to the message, a line in the log, in a table | evaluation continues | it happens to the message |
 //! | the name of a class, in a table | the later rules of this class are evaluated, too | |
 //!
 //! Rules about verdicts on the sender belong to the end of the message, and are evaluated after
@@ -46,6 +47,7 @@ use lookup::Table;
 use mail::{Address, Networks, OperatorLog, Reply};
 
 use crate::check::SessionInfo;
+use crate::edit::Edit;
 use crate::stage::Stage;
 
 pub(crate) use check::ACCESS_METHOD;
@@ -68,6 +70,8 @@ pub enum RuleSubject {
     Sender,
     /// The forward-path.
     Recipient,
+    /// How many recipients the message has.
+    RecipientCount,
     /// What verification found.
     Verdict,
 }
@@ -80,6 +84,7 @@ impl RuleSubject {
             RuleSubject::Helo => Stage::Helo,
             RuleSubject::Sender => Stage::Mail,
             RuleSubject::Recipient => Stage::Rcpt,
+            RuleSubject::RecipientCount => Stage::Data,
             RuleSubject::Verdict => Stage::Message,
         }
     }
@@ -114,8 +119,14 @@ pub enum ConditionMatcher {
     Recipient(RecipientMatcher),
     /// The subject is in a table.
     Table(RuleSubject, Arc<dyn Table>),
+    /// The client is in a table, by its name.
+    ClientName(ClientNameTable),
+    /// The message has at least this many recipients, before alias expansion.
+    RecipientsMin(usize),
     /// The client's address is in a DNS list.
     Dnsbl(DnsblCheck),
+    /// The sum of what DNS lists say of the client's address.
+    DnsblScore(DnsblScore),
     /// A name is in a DNS list of domains.
     Rhsbl(RhsblCheck),
     /// The client's name in the DNS is in one of these states.
@@ -142,9 +153,12 @@ impl ConditionMatcher {
     pub fn subject(&self) -> RuleSubject {
         match self {
             ConditionMatcher::Client(_)
+            | ConditionMatcher::ClientName(_)
             | ConditionMatcher::Dnsbl(_)
+            | ConditionMatcher::DnsblScore(_)
             | ConditionMatcher::ReverseName(..)
             | ConditionMatcher::EarlyTalker => RuleSubject::Client,
+            ConditionMatcher::RecipientsMin(_) => RuleSubject::RecipientCount,
             ConditionMatcher::Helo(_) | ConditionMatcher::HeloFault(_) => RuleSubject::Helo,
             ConditionMatcher::Rhsbl(list) => list.latest_subject(),
             ConditionMatcher::Sender(_) | ConditionMatcher::SenderFault(_) => RuleSubject::Sender,
@@ -163,6 +177,33 @@ pub struct DnsblCheck {
     pub table: Arc<dyn Table>,
     /// The return codes that match; empty: all of 127.0.0.0/8.
     pub codes: Vec<RangeInclusive<Ipv4Addr>>,
+}
+
+/// DNS lists whose weights are added up.
+pub struct DnsblScore {
+    /// The lists, each with its weight, which may be negative.
+    pub lists: Box<[(DnsblCheck, i32)]>,
+    /// The sum from which on the condition holds.
+    pub score_min: i32,
+}
+
+/// A table that has names of clients.
+pub struct ClientNameTable {
+    /// The table.
+    pub table: Arc<dyn Table>,
+    /// Which name is looked up.
+    pub key: ClientNameKey,
+    /// Finds the client's name.
+    pub names: Arc<dyn HostNames>,
+}
+
+/// What a table of names of clients is asked for. A client without such a name is `unknown`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClientNameKey {
+    /// The name that has the client's address, with its parent domains; then the address and its networks.
+    ConfirmedNameOrAddress,
+    /// The name of the client's address, whether it has this address or not, with its parent domains.
+    ReverseName,
 }
 
 /// Which name is looked up in a DNS list of domains.
@@ -261,10 +302,23 @@ pub struct CompiledRule {
     pub stage: Stage,
     /// The rule also applies to authenticated users; otherwise it is skipped for them.
     pub applies_to_users: bool,
+    /// Its table may name content filters: the header of each message is read for them later.
+    pub chooses_filters: bool,
     /// All of them must match.
     pub conditions: Vec<AccessCondition>,
     /// What the rule does if they match.
     pub action: RuleAction,
+}
+
+/// The text of a table for the log, which the operator has asked for.
+fn log_match(rule: &CompiledRule, text: &str, info: &SessionInfo<'_>, log: &dyn OperatorLog) {
+    let client = info.client.map_or_else(|| "unknown".into(), |client| client.to_string());
+    let sender = info.sender.flatten().map_or("", Address::as_str);
+    let recipient = info.recipient.map_or("", Address::as_str);
+    log.log_line(format_args!(
+        "access rule '{}': {text} (client {client}, from <{sender}>, to <{recipient}>)",
+        rule.name
+    ));
 }
 
 impl CompiledRule {
@@ -285,6 +339,10 @@ impl CompiledRule {
 pub struct AccessStageResult {
     /// The message is held if it is accepted.
     pub held: bool,
+    /// The rule that drops the message, unless it is refused.
+    pub discarded_by: Option<Box<str>>,
+    /// Changes to the message.
+    pub edits: Vec<Edit>,
     /// None: no rule decided.
     pub decision: Option<AccessDecision>,
 }
@@ -394,6 +452,9 @@ impl AccessRules {
             self.counts[place].fetch_add(1, Relaxed);
             match said {
                 rule_verdict::RuleVerdict::Hold => verdict.held = true,
+                rule_verdict::RuleVerdict::Discard => verdict.discarded_by = Some(rule.name.clone()),
+                rule_verdict::RuleVerdict::Edit(edit) => verdict.edits.push(edit),
+                rule_verdict::RuleVerdict::Log(text) => log_match(rule, &text, info, log),
                 rule_verdict::RuleVerdict::Enter(class) => state.entered.push(class),
                 rule_verdict::RuleVerdict::Accept if state.accept(rule) => {
                     verdict.decision = Some(AccessDecision::Accept);

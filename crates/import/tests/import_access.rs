@@ -315,6 +315,7 @@ fn rule_of(rule: &AccessRule, tables: &BTreeMap<&str, Arc<dyn Table>>) -> Compil
         conditions,
         action,
         applies_to_users: rule.users,
+        chooses_filters: false,
     }
 }
 

@@ -109,7 +109,7 @@ fn read_document(mut document: Section<'_, '_>, machine: &str) -> Config {
         missing_addresses,
         relay: relay(&mut document),
         access: access::rules(&mut document, &table_names, &sender_auth),
-        content: content::rules(&mut document, &table_names, &listeners, &queues),
+        content: content::rules(&mut document, &table_names, &transports.names, &listeners, &queues),
         rewrite: rewrite::rewriting(&mut document, &table_names),
         bcc: rewrite::copies(&mut document, &table_names),
         milters: external::milters(&mut document, &listeners),

@@ -90,6 +90,7 @@ mod tests {
             class: None,
             stage,
             applies_to_users: true,
+            chooses_filters: false,
             conditions,
             action,
         };

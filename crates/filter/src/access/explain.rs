@@ -5,6 +5,7 @@ use super::conditions;
 use super::rule_verdict::{self, RuleVerdict};
 use super::{AccessRules, CompiledRule, EvaluationState};
 use crate::check::SessionInfo;
+use crate::edit::Edit;
 use crate::stage::Stage;
 
 /// The result of one rule, with the reasons.
@@ -56,10 +57,14 @@ impl AccessRules {
 fn explain_rule(rule: &CompiledRule, results: &[ConditionResult], said: Option<RuleVerdict>) -> RuleExplanation {
     let enters = matches!(said, Some(RuleVerdict::Enter(_)));
     let conditions = rule.conditions.iter().zip(results);
+    let is_understood = |value: &str| enters || rule_verdict::is_understood(value, rule.chooses_filters);
     let says = match &said {
         None => None,
         Some(RuleVerdict::Accept) => Some("accept".into()),
         Some(RuleVerdict::Hold) => Some("hold".into()),
+        Some(RuleVerdict::Discard) => Some("discard".into()),
+        Some(RuleVerdict::Edit(edit)) => Some(describe_edit(edit)),
+        Some(RuleVerdict::Log(text)) => Some(format!("log {text:?}")),
         Some(RuleVerdict::Enter(class)) => Some(format!("the rules of class {class:?}")),
         Some(RuleVerdict::Reject(reply)) if reply.is_permanent() => Some(format!("refuse: {reply}")),
         Some(RuleVerdict::Reject(reply)) => Some(format!("defer: {reply}")),
@@ -67,7 +72,7 @@ fn explain_rule(rule: &CompiledRule, results: &[ConditionResult], said: Option<R
     RuleExplanation {
         rule: rule.name.clone(),
         conditions: conditions
-            .map(|(condition, result)| format!("{}: {}", condition.text, describe_result(result, enters)))
+            .map(|(condition, result)| format!("{}: {}", condition.text, describe_result(result, &is_understood)))
             .collect(),
         verdict: says,
         decides: matches!(said, Some(RuleVerdict::Accept | RuleVerdict::Reject(_))),
@@ -75,13 +80,22 @@ fn explain_rule(rule: &CompiledRule, results: &[ConditionResult], said: Option<R
     }
 }
 
-/// `enters`: the value of a table is the name of a class.
-fn describe_result(result: &ConditionResult, enters: bool) -> String {
+fn describe_edit(edit: &Edit) -> String {
+    match edit {
+        Edit::PrependField(field) => format!("prepend {field}"),
+        Edit::AddRecipient { address, .. } => format!("copy to {address}"),
+        Edit::Redirect(address) => format!("redirect to {address}"),
+        other => format!("{other:?}"),
+    }
+}
+
+/// `is_understood`: whether the value of a table is an action or the name of a class.
+fn describe_result(result: &ConditionResult, is_understood: &dyn Fn(&str) -> bool) -> String {
     match result {
         ConditionResult::Holds => "yes".into(),
         ConditionResult::Listed(name) => format!("yes, {name}"),
         ConditionResult::Value(value) if value.is_empty() => "yes".into(),
-        ConditionResult::Value(value) if enters || rule_verdict::is_understood(value) => format!("yes, {value:?}"),
+        ConditionResult::Value(value) if is_understood(value) => format!("yes, {value:?}"),
         ConditionResult::Value(value) => format!("yes, {value:?}, which is not a known action"),
         ConditionResult::Fails => "no".into(),
         ConditionResult::TableUnavailable(why) => format!("unknown: {why}"),

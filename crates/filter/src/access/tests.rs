@@ -1,6 +1,7 @@
 //! Rules as a session evaluates them: their order, tables and DNS lists, and outages.
 
 mod names;
+mod table_actions;
 
 use std::sync::Mutex;
 
@@ -55,7 +56,7 @@ impl Table for RecordingTable {
 
 fn rule(name: &str, stage: Stage, tests: Vec<ConditionMatcher>, action: RuleAction) -> CompiledRule {
     let conditions = tests.into_iter().map(|test| AccessCondition { text: "it".into(), test }).collect();
-    CompiledRule { name: name.into(), list: None, class: None, stage, applies_to_users: true, conditions, action }
+    CompiledRule { name: name.into(), list: None, class: None, stage, applies_to_users: true, chooses_filters: false, conditions, action }
 }
 
 /// A test for a client with this address.

@@ -21,6 +21,7 @@ fn rule(stage: Stage, test: Option<ConditionMatcher>, action: RuleAction) -> Com
         class: None,
         stage,
         applies_to_users: true,
+        chooses_filters: false,
         conditions,
         action,
     }
