@@ -211,6 +211,8 @@ pub enum ClientNameKey {
 pub enum RhsblSubject {
     /// The domain of the sender.
     Sender,
+    /// The domain of the recipient.
+    Recipient,
     /// The HELO name.
     Helo,
     /// The name of the client, if it has its address.
@@ -221,13 +223,19 @@ pub enum RhsblSubject {
 
 impl RhsblSubject {
     /// All of them.
-    pub const ALL: [RhsblSubject; 4] =
-        [RhsblSubject::Sender, RhsblSubject::Helo, RhsblSubject::ClientName, RhsblSubject::ReverseName];
+    pub const ALL: [RhsblSubject; 5] = [
+        RhsblSubject::Sender,
+        RhsblSubject::Recipient,
+        RhsblSubject::Helo,
+        RhsblSubject::ClientName,
+        RhsblSubject::ReverseName,
+    ];
 
     /// The word in the configuration.
     pub fn name(self) -> &'static str {
         match self {
             RhsblSubject::Sender => "sender",
+            RhsblSubject::Recipient => "recipient",
             RhsblSubject::Helo => "helo",
             RhsblSubject::ClientName => "client_name",
             RhsblSubject::ReverseName => "reverse_name",
@@ -238,6 +246,7 @@ impl RhsblSubject {
     pub fn subject(self) -> RuleSubject {
         match self {
             RhsblSubject::Sender => RuleSubject::Sender,
+            RhsblSubject::Recipient => RuleSubject::Recipient,
             RhsblSubject::Helo => RuleSubject::Helo,
             RhsblSubject::ClientName | RhsblSubject::ReverseName => RuleSubject::Client,
         }

@@ -49,14 +49,18 @@ const SENDER_FAULT: ValueKind<SenderFault> = ValueKind {
 };
 
 const RHSBL_SUBJECT: ValueKind<RhsblSubject> = ValueKind {
-    expected: "\"sender\", \"helo\", \"client_name\" or \"reverse_name\"",
+    expected: "\"sender\", \"recipient\", \"helo\", \"client_name\" or \"reverse_name\"",
     parse: |v| RhsblSubject::ALL.into_iter().find(|subject| v.as_str() == Some(subject.name())),
 };
 
 /// Scores of DNS lists, and the weights that they are made of.
 const SCORE: ValueKind<i32> = ValueKind {
     expected: "a whole number from -1000000 to 1000000",
-    parse: |v| v.as_integer().and_then(|number| i32::try_from(number).ok()).filter(|number| number.abs() <= 1_000_000),
+    parse: |v| {
+        let number = v.as_integer()?;
+        let number = i32::from_str_radix(number.as_str(), number.radix()).ok()?;
+        (number.abs() <= 1_000_000).then_some(number)
+    },
 };
 
 /// The words for actions, before their replies are read.

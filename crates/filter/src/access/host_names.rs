@@ -153,6 +153,7 @@ impl KnownNames {
     pub(super) fn rhsbl_key(&self, subject: RhsblSubject, info: &SessionInfo<'_>) -> Option<String> {
         let name = match (subject, &self.client) {
             (RhsblSubject::Sender, _) => info.sender??.domain(),
+            (RhsblSubject::Recipient, _) => info.recipient?.domain(),
             (RhsblSubject::Helo, _) => info.helo?,
             (RhsblSubject::ClientName | RhsblSubject::ReverseName, Some(ReverseName::Confirmed(name)))
             | (RhsblSubject::ReverseName, Some(ReverseName::Unconfirmed(name))) => &**name,

@@ -337,7 +337,7 @@ fn users_skip_rules_that_do_not_apply_to_them() {
         ..rule("list", Stage::Rcpt, vec![listed(&table, &[])], RuleAction::Refuse(None))
     };
     let all = access(vec![strangers, rule("all", Stage::Rcpt, vec![], RuleAction::Hold)]);
-    assert_eq!(judge_as(&all, Stage::Rcpt, true).0, AccessStageResult { held: true, decision: None });
+    assert_eq!(judge_as(&all, Stage::Rcpt, true).0, AccessStageResult { held: true, ..AccessStageResult::default() });
     assert_eq!(table.questions(), 0);
     assert_eq!(decided(&all, Stage::Rcpt), "550 5.7.1 192.0.2.1 is listed by list.example");
 }

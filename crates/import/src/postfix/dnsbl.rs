@@ -40,6 +40,18 @@ impl PostfixDnsbl {
         Some(PostfixDnsbl { name: name.to_owned(), codes, weight })
     }
 
+    /// The list with all its answers, for one whose answers cannot be translated.
+    pub(super) fn with_all_answers(text: &str) -> Option<PostfixDnsbl> {
+        let weight = text.rsplit_once('*').map_or("", |(_, weight)| weight);
+        let name = text.split(['=', '*']).next()?;
+        PostfixDnsbl::parse(&if weight.is_empty() { name.to_owned() } else { format!("{name}*{weight}") })
+    }
+
+    /// An element of `lists` of `dnsbl_score`.
+    pub(super) fn weighed_value(&self) -> String {
+        format!("{{ {}, weight = {} }}", self.keys(), self.weight)
+    }
+
     /// The value of `dnsbl` in a rule.
     pub(super) fn value(&self) -> String {
         format!("{{ {} }}", self.keys())
@@ -146,6 +158,14 @@ mod tests {
         ] {
             assert_eq!(PostfixDnsbl::parse(text).map(|zone| zone.value()).as_deref(), expected, "{text}");
         }
+    }
+
+    #[test]
+    fn a_list_counts_with_all_answers_if_they_cannot_be_translated() {
+        let list = PostfixDnsbl::with_all_answers("a.example=192.0.2.1*-2").unwrap();
+        assert_eq!(list.weighed_value(), "{ zone = \"a.example\", weight = -2 }");
+        assert_eq!(PostfixDnsbl::with_all_answers("a.example=127.0.0").unwrap().weight, 1);
+        assert_eq!(PostfixDnsbl::with_all_answers("a b*3"), None);
     }
 
     proptest! {

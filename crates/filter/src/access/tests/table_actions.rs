@@ -60,21 +60,21 @@ fn values_that_change_a_message_leave_the_decision_to_later_rules() {
 
 #[test]
 fn a_client_is_found_by_its_confirmed_name_or_its_address() {
-    use ClientNameKey::*;
+    let (confirmed, reverse) = (ClientNameKey::ConfirmedNameOrAddress, ClientNameKey::ReverseName);
     let (bad, forged) =
         (ReverseName::Confirmed("mx.bad.example".into()), ReverseName::Unconfirmed("mx.bad.example".into()));
     let unavailable = "451 4.3.0 Access rules unavailable, try again later";
     for (name, key, entry, expected) in [
-        (&bad, ConfirmedNameOrAddress, "mx.bad.example", "hold"),
-        (&bad, ConfirmedNameOrAddress, ".bad.example", "hold"),
-        (&bad, ConfirmedNameOrAddress, "192.0.2", "hold"),
-        (&bad, ConfirmedNameOrAddress, "unknown", "nothing"),
-        (&forged, ConfirmedNameOrAddress, "mx.bad.example", "nothing"),
-        (&forged, ConfirmedNameOrAddress, "unknown", "hold"),
-        (&forged, ReverseName, "mx.bad.example", "hold"),
-        (&forged, ReverseName, "192.0.2", "nothing"),
-        (&super::ReverseName::Missing, ReverseName, "unknown", "hold"),
-        (&super::ReverseName::Unanswered, ReverseName, "unknown", unavailable),
+        (&bad, confirmed, "mx.bad.example", "hold"),
+        (&bad, confirmed, ".bad.example", "hold"),
+        (&bad, confirmed, "192.0.2", "hold"),
+        (&bad, confirmed, "unknown", "nothing"),
+        (&forged, confirmed, "mx.bad.example", "nothing"),
+        (&forged, confirmed, "unknown", "hold"),
+        (&forged, reverse, "mx.bad.example", "hold"),
+        (&forged, reverse, "192.0.2", "nothing"),
+        (&ReverseName::Missing, reverse, "unknown", "hold"),
+        (&ReverseName::Unanswered, reverse, "unknown", unavailable),
     ] {
         let (table, names) = (RecordingTable::new(&[(entry, "HOLD")]), Arc::new(OneName(name.clone())));
         let test = ConditionMatcher::ClientName(ClientNameTable { table, key, names });
