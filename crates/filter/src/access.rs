@@ -10,7 +10,8 @@
 //! | accept | evaluation ends | skipped, for the session, transaction or recipient |
 //! | refuse, defer | the client gets the reply | evaluated again if the client tries again |
 //! | hold | evaluation continues | the message, if accepted, is held |
-//! | discard, a change to the message, a line in the log, in a table | evaluation continues | it happens to the message |
+//! | discard, in a table | as accept | the message, if accepted, is dropped |
+//! | a change to the message, a line in the log, in a table | evaluation continues | it happens to the message |
 //! | the name of a class, in a table | the later rules of this class are evaluated, too | |
 //!
 //! Rules about verdicts on the sender belong to the end of the message, and are evaluated after
@@ -461,7 +462,14 @@ impl AccessRules {
             self.counts[place].fetch_add(1, Relaxed);
             match said {
                 rule_verdict::RuleVerdict::Hold => verdict.held = true,
-                rule_verdict::RuleVerdict::Discard => verdict.discarded_by = Some(rule.name.clone()),
+                // The client is told success, so it makes no difference what later rules would refuse.
+                rule_verdict::RuleVerdict::Discard => {
+                    verdict.discarded_by = Some(rule.name.clone());
+                    if state.accept(rule) {
+                        verdict.decision = Some(AccessDecision::Accept);
+                        break;
+                    }
+                }
                 rule_verdict::RuleVerdict::Edit(edit) => verdict.edits.push(edit),
                 rule_verdict::RuleVerdict::Log(text) => log_match(rule, &text, info, log),
                 rule_verdict::RuleVerdict::Enter(class) => state.entered.push(class),

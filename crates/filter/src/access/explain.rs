@@ -42,7 +42,8 @@ impl AccessRules {
             let mut explanation = explain_rule(rule, &results, said);
             if explanation.accepts && !state.accept(rule) {
                 (explanation.decides, explanation.accepts) = (false, false);
-                explanation.verdict = Some("accept, for the rules of its list only".into());
+                let what = explanation.verdict.unwrap_or_default();
+                explanation.verdict = Some(format!("{what}, for the rules of its list only"));
             }
             let decides = explanation.decides;
             all.push(explanation);
@@ -75,8 +76,8 @@ fn explain_rule(rule: &CompiledRule, results: &[ConditionResult], said: Option<R
             .map(|(condition, result)| format!("{}: {}", condition.text, describe_result(result, &is_understood)))
             .collect(),
         verdict: says,
-        decides: matches!(said, Some(RuleVerdict::Accept | RuleVerdict::Reject(_))),
-        accepts: said == Some(RuleVerdict::Accept),
+        decides: matches!(said, Some(RuleVerdict::Accept | RuleVerdict::Discard | RuleVerdict::Reject(_))),
+        accepts: matches!(said, Some(RuleVerdict::Accept | RuleVerdict::Discard)),
     }
 }
 

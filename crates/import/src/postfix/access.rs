@@ -353,6 +353,9 @@ impl Conversion<'_> {
             RuleCondition::Table(subject, _, content) => {
                 self.dropped_permit |= content.loses_accept(*subject);
                 self.translate_filters(content);
+                // Postfix adds no field once it has the message.
+                let late_fields = content.actions_mut().filter(|act| rule.list == LATE_LISTS + 1 && act.is_field());
+                late_fields.for_each(|act| *act = AccessAction::Dunno(None));
                 classes = self.name_classes(scope, content);
                 "see [[access]], or the part about what is not translated"
             }

@@ -84,7 +84,17 @@ pub(super) enum AccessAction {
 impl AccessAction {
     /// Whether Postfix may let mail pass by this value.
     fn may_accept(&self) -> bool {
-        matches!(self, AccessAction::Accept | AccessAction::Restrictions(_) | AccessAction::Class(_))
+        matches!(self, AccessAction::Accept | AccessAction::Restrictions(_) | AccessAction::Class(_)) || self.is_discard()
+    }
+
+    /// Whether it drops mail. The rest of the list is then not evaluated.
+    fn is_discard(&self) -> bool {
+        matches!(self, AccessAction::Message(value) if value.starts_with("DISCARD"))
+    }
+
+    /// Whether it adds a header field.
+    pub(super) fn is_field(&self) -> bool {
+        matches!(self, AccessAction::Message(value) if value.starts_with("PREPEND"))
     }
 
     /// Parses a value.
@@ -138,7 +148,7 @@ impl AccessAction {
     /// Whether Postfix goes on after it with the rest of the list.
     fn decides_nothing(&self) -> bool {
         match self {
-            AccessAction::Message(value) => !value.starts_with("DISCARD"),
+            AccessAction::Message(_) => !self.is_discard(),
             AccessAction::Dunno(_) | AccessAction::Hold => true,
             _ => false,
         }
@@ -277,7 +287,7 @@ impl AccessTableContent {
         };
         let mut lets = |act: &AccessAction| match act {
             AccessAction::Restrictions(text) => passes(text),
-            act => act.may_accept(),
+            act => act.may_accept() && !act.is_discard(),
         };
         match self {
             AccessTableContent::Entries(entries) => entries.iter().any(|(key, act)| !is_ours(key) && lets(act)),

@@ -10,7 +10,7 @@ use super::config_draft::{quoted, quoted_list};
 /// Answers of one list; more are not translated.
 const ANSWERS_MAX: usize = 65_536;
 /// Networks that represent them.
-const CODES_MAX: usize = 64;
+const CODES_MAX: usize = 1024;
 
 /// A list and its answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -148,7 +148,7 @@ mod tests {
                 Some("{ zone = \"zen.spamhaus.org\", codes = [\"127.0.0.2/31\", \"127.0.0.4/30\", \"127.0.0.8/30\"] }"),
             ),
             ("a.example=127.0.0.[2;4..5]", Some("{ zone = \"a.example\", codes = [\"127.0.0.2\", \"127.0.0.4/31\"] }")),
-            ("a.example=127.0.[0..255].1", None),
+            ("a.example=127.[0..15].[0..255].1", None),
             ("a.example=127.0.[0..255].[0..255]", Some("{ zone = \"a.example\", codes = [\"127.0.0.0/16\"] }")),
             ("a.example=192.0.2.1", None),
             ("a.example=127.0.0", None),

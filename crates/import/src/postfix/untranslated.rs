@@ -6,6 +6,7 @@ use super::access::{ConvertedRestriction, ImportedRule, LATE_LISTS, NOT_TRANSLAT
 use super::access_table::AccessSubject;
 use super::config_draft::{TomlSection, quoted_list};
 use super::dnsbl::PostfixDnsbl;
+use super::domains::SUBDOMAINS;
 use super::lookups::MapRef;
 use super::restrictions::Restriction;
 use super::words::{braced, list};
@@ -13,15 +14,10 @@ use super::words::{braced, list};
 impl Conversion<'_> {
     /// Reports that mail is deferred which this restriction may have refused.
     pub(super) fn report_deferred_restriction(&mut self, told: &str, why: &str, conditions: &[(&'static str, String)]) {
-        let which = match conditions {
-            [] => "All mail that reaches it".to_owned(),
-            conditions => {
-                let conditions: Vec<String> = conditions.iter().map(|(key, value)| format!("{key} = {value}")).collect();
-                format!("Mail that reaches it with {}", conditions.join(" and "))
-            }
-        };
+        let words: Vec<String> = conditions.iter().map(|(key, value)| format!(" with {key} = {value}")).collect();
         self.draft.add_behavior_change(format!(
-            "{which} gets 451 until you remove the [[access]] rule \"{NOT_TRANSLATED}\" for it ({told}): {why}."
+            "Mail{} that reaches {told} gets 451 until you remove its [[access]] rule \"{NOT_TRANSLATED}\": {why}.",
+            words.concat()
         ));
     }
 
@@ -40,7 +36,8 @@ impl Conversion<'_> {
             }
             "reject_unlisted_sender" => {
                 let own = self.own_domains();
-                let own: Vec<String> = own.iter().map(|domain| format!("@{domain}")).collect();
+                let own = own.iter().filter(|domain| !domain.ends_with(".invalid"));
+                let own: Vec<String> = own.map(|domain| format!("@{domain}")).collect();
                 match own.is_empty() {
                     true => ConvertedRestriction::Same("no domain is local"),
                     false => ConvertedRestriction::Deferred(
@@ -83,11 +80,18 @@ impl Conversion<'_> {
             return ConvertedRestriction::Same("always: see `mailboxes` of [[domain]]");
         }
         let name = |block: &&TomlSection| {
-            let name = block.keys.iter().find(|(key, ..)| key == "name");
-            name.map(|(_, value, _)| format!("@{}", value.trim_matches('"')))
+            let (key, value, _) = block.keys.iter().find(|(key, ..)| key == "name" || key == "names")?;
+            match (key.as_str(), value.trim_matches('"')) {
+                ("name", domain) => Some(vec![format!("@{domain}")]),
+                (_, table) if table.starts_with(SUBDOMAINS) => {
+                    Some(self.relayed_parents.iter().map(|parent| format!("@*.{parent}")).collect())
+                }
+                // Domains in another table are not known here.
+                _ => None,
+            }
         };
-        // Domains in a table are not known here.
-        let names: Option<Vec<String>> = open.iter().map(name).collect();
+        let names: Option<Vec<Vec<String>>> = open.iter().map(name).collect();
+        let names = names.map(|names| names.concat());
         let conditions =
             names.map(|names| vec![("recipients", quoted_list(names.iter().map(String::as_str)))]).unwrap_or_default();
         ConvertedRestriction::Deferred(why, conditions)

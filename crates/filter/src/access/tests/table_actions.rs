@@ -36,8 +36,9 @@ fn values_that_change_a_message_leave_the_decision_to_later_rules() {
         sender_rule("mark", "PREPEND X-Seen: yes"),
         sender_rule("copy", "BCC copy@y.example"),
         sender_rule("away", "FILTER amavis:[127.0.0.1]:10024"),
-        sender_rule("drop", "DISCARD"),
         sender_rule("log", "WARN look at it"),
+        CompiledRule { list: Some("list".into()), ..sender_rule("drop", "DISCARD") },
+        CompiledRule { list: Some("list".into()), ..rule("skipped", Stage::Rcpt, vec![], RuleAction::Hold) },
         rule("last", Stage::Rcpt, vec![], RuleAction::Defer(None)),
     ]);
     let (result, log_lines) = judge(&rules, Stage::Rcpt);
@@ -50,7 +51,7 @@ fn values_that_change_a_message_leave_the_decision_to_later_rules() {
             field(mail::FILTER_FIELD, "amavis:[127.0.0.1]:10024"),
         ]
     );
-    assert_eq!(result.discarded_by.as_deref(), Some("drop"));
+    assert_eq!((result.discarded_by.as_deref(), result.held), (Some("drop"), false));
     assert!(matches!(result.decision, Some(AccessDecision::Refuse { .. })));
     assert_eq!(
         log_lines,
