@@ -3,7 +3,7 @@
 A file `differences` in a set-up has one known difference in each line:
 
     PATTERN | told | TEXT         the import tells it: its report contains TEXT
-    PATTERN | because | REASON    it is meant; the reason goes into the result
+    PATTERN | because | REASON    it is meant; the reason goes into the result, and docs/from-postfix.md tells it
     PATTERN | demanded | TEXT     an RFC demands it, and the import tells it
 
 PATTERN is compared with the text of the probe, with * and ?. A probe that Postfix refused or deferred and Mailrace
@@ -12,10 +12,21 @@ accepted, or that went where Postfix sent nothing, is excused only where an RFC 
 
 import dataclasses
 import fnmatch
+import pathlib
 
 SAME, ELSEWHERE, TOLD, MEANT, DEMANDED, DIFFERS, LETS_IN = (
     "same", "another command", "told", "meant", "demanded by an RFC", "DIFFERS", "LETS IN",
 )  # fmt: skip
+
+
+_DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs/from-postfix.md"
+
+
+def documented():
+    """The reasons in the table of differences by design."""
+    section = _DOCS.read_text().partition("\n## What differs by design\n")[2].partition("\n## ")[0]
+    rows = [line.strip("| ").rpartition(" | ")[2] for line in section.splitlines() if line.startswith("| ")]
+    return set(rows[1:])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +86,7 @@ def compare(probe, postfix, mailrace, known, told):
             return Compared(probe, postfix, mailrace, DEMANDED, one.text)
         if one.kind == "demanded" or lets_in:
             continue
-        if one.kind == "because":
+        if one.kind == "because" and one.text in documented():
             return Compared(probe, postfix, mailrace, MEANT, one.text)
         if one.text in told:
             return Compared(probe, postfix, mailrace, TOLD, one.text)

@@ -21,7 +21,7 @@ _NOTES = [
     "envelope and the fields that servers change.",
     "another command: the verdict is the same, and told at another command (Postfix refuses at RCPT what Mailrace refuses "
     "at MAIL).",
-    "told: the import tells this difference. meant: the reason is in the table. demanded by an RFC: the same, told by the "
+    "told: the import tells this difference. meant: docs/from-postfix.md tells the reason under \"What differs by design\". demanded by an RFC: the same, told by the "
     "import, although Postfix refuses.",
 ]
 

@@ -60,7 +60,8 @@ impl IntakeSession {
             // Boxed, to keep sessions small.
             let judgement = async {
                 let known = session_info(&self.session, &self.client, self.security.as_deref().copied());
-                let (id, mail, recipients) = (transaction.id, transaction.mail.clone(), transaction.named_recipients().len());
+                let (id, mail, recipients) =
+                    (transaction.id, transaction.mail.clone(), transaction.named_recipients().len());
                 let sender = Some(mail.sender.as_ref());
                 let session = SessionInfo { id: Some(id), sender, mail: Some(&mail), recipients, ..known };
                 let mut message = MessageInCheck { context, transaction, prefix, flags, content };

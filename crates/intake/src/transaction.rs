@@ -180,12 +180,7 @@ impl Transaction {
 
     /// What checks are told of a session, with its transaction but without the number of recipients.
     pub(crate) fn describe<'a>(&'a self, session: SessionInfo<'a>) -> SessionInfo<'a> {
-        SessionInfo {
-            id: Some(self.id),
-            sender: Some(self.mail.sender.as_ref()),
-            mail: Some(&self.mail),
-            ..session
-        }
+        SessionInfo { id: Some(self.id), sender: Some(self.mail.sender.as_ref()), mail: Some(&self.mail), ..session }
     }
 
     /// Removes the recipients that were added last, from this number on.

@@ -197,7 +197,7 @@ mod tests {
             ("DISCARD it", "discard"),
             ("PREPEND X-A: b", "PrependField(Field { wire: \"X-A: b\\r\\n\" })"),
             ("FILTER smtp:[127.0.0.1]", "PrependField(Field { wire: \"X-Mailrace-Filter: smtp:[127.0.0.1]\\r\\n\" })"),
-            ("redirect <c@d.example>", "Redirect(Address(\"c@d.example\"))"),
+            ("redirect <c@d.example>", "Redirect(<c@d.example>)"),
             ("WARN of it", "log of it"),
             ("info", "log "),
             ("DEFER_IF_PERMIT 4.7.0 soon", "450 4.7.0 soon"),

@@ -56,7 +56,16 @@ impl Table for RecordingTable {
 
 fn rule(name: &str, stage: Stage, tests: Vec<ConditionMatcher>, action: RuleAction) -> CompiledRule {
     let conditions = tests.into_iter().map(|test| AccessCondition { text: "it".into(), test }).collect();
-    CompiledRule { name: name.into(), list: None, class: None, stage, applies_to_users: true, chooses_filters: false, conditions, action }
+    CompiledRule {
+        name: name.into(),
+        list: None,
+        class: None,
+        stage,
+        applies_to_users: true,
+        chooses_filters: false,
+        conditions,
+        action,
+    }
 }
 
 /// A test for a client with this address.

@@ -540,7 +540,11 @@ impl Conversion<'_> {
     }
 
     /// The contents of the table of a check.
-    pub(super) fn table_content(&mut self, subject: AccessSubject, argument: &str) -> Option<(MapRef, AccessTableContent)> {
+    pub(super) fn table_content(
+        &mut self,
+        subject: AccessSubject,
+        argument: &str,
+    ) -> Option<(MapRef, AccessTableContent)> {
         // In braces, the table comes first, then its own settings.
         let map_ref = match braced(argument) {
             Some(inside) => MapRef::parse(list(inside).first()?)?,

@@ -84,7 +84,8 @@ pub(super) enum AccessAction {
 impl AccessAction {
     /// Whether Postfix may let mail pass by this value.
     fn may_accept(&self) -> bool {
-        matches!(self, AccessAction::Accept | AccessAction::Restrictions(_) | AccessAction::Class(_)) || self.is_discard()
+        matches!(self, AccessAction::Accept | AccessAction::Restrictions(_) | AccessAction::Class(_))
+            || self.is_discard()
     }
 
     /// Whether it drops mail. The rest of the list is then not evaluated.
@@ -110,7 +111,9 @@ impl AccessAction {
             "DEFER" | "DEFER_IF_PERMIT" => AccessAction::Reject(format!("DEFER {text}").trim_end().to_owned()),
             "HOLD" => AccessAction::Hold,
             "DEFER_IF_REJECT" => AccessAction::Dunno(Some("later refusals are not deferred")),
-            word @ ("DISCARD" | "WARN" | "INFO") => AccessAction::Message(format!("{word} {text}").trim_end().to_owned()),
+            word @ ("DISCARD" | "WARN" | "INFO") => {
+                AccessAction::Message(format!("{word} {text}").trim_end().to_owned())
+            }
             word @ ("BCC" | "REDIRECT") => match text.trim_matches(['<', '>']).parse::<Address>() {
                 Ok(address) => AccessAction::Message(format!("{word} {address}")),
                 Err(_) => AccessAction::Other("it names no address"),
@@ -249,9 +252,10 @@ impl AccessTableContent {
         self.actions().is_none_or(|mut acts| acts.any(AccessAction::may_refuse))
     }
 
-    /// Whether a value chooses a content filter.
+    /// Whether a value chooses a content filter. One in a table that is queried would name a transport of
+    /// Postfix, so it defers the client.
     pub(super) fn chooses_filters(&self) -> bool {
-        self.actions().is_none_or(|mut acts| acts.any(AccessAction::is_filter))
+        self.actions().is_some_and(|mut acts| acts.any(AccessAction::is_filter))
     }
 
     /// Whether it may have names of clients.

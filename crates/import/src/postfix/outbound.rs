@@ -200,7 +200,9 @@ impl Conversion<'_> {
             "dane" => ("offered", None),
             "dane-only" => (
                 "verified",
-                Some("waits unless the host has a certificate of a trusted authority: no transport demands TLSA records"),
+                Some(
+                    "waits unless the host has a certificate of a trusted authority: no transport demands TLSA records",
+                ),
             ),
             _ => ("required", Some("waits if TLS is not offered, and the next hop's certificate is not checked")),
         };

@@ -24,16 +24,8 @@ struct RuleOrigin<'a> {
 }
 
 /// Conditions whose rules are not for users unless they say so.
-const STRANGERS_ONLY: [&str; 8] = [
-    "dnsbl",
-    "dnsbl_score",
-    "rhsbl",
-    "reverse_name",
-    "helo_is",
-    "sender_is",
-    "client_names_in",
-    "reverse_names_in",
-];
+const STRANGERS_ONLY: [&str; 8] =
+    ["dnsbl", "dnsbl_score", "rhsbl", "reverse_name", "helo_is", "sender_is", "client_names_in", "reverse_names_in"];
 
 impl Conversion<'_> {
     /// Refuses or defers recipients that cannot be delivered, before all other rules.
@@ -179,7 +171,8 @@ impl Conversion<'_> {
             RuleCondition::Table(subject, named, content) => {
                 let Some(table) = self.access_table(*subject, named, content, &rule.from) else { return };
                 let of = RuleOrigin { chooses_filters: content.chooses_filters(), ..of };
-                self.add_rule(&of, &table, &[(subject.key(content.has_names()), quoted(&table))], "table", None);
+                let has_names = content.has_names() && named.kind != "cidr";
+                self.add_rule(&of, &table, &[(subject.key(has_names), quoted(&table))], "table", None);
             }
         }
     }

@@ -109,7 +109,10 @@ impl Conversion<'_> {
                 let from = format!("{parameter}: {element}");
                 self.report_deferred_restriction(&from, "its entries cannot be read", &[]);
                 let condition = RuleCondition::NotTranslated(Vec::new());
-                rules.insert(0, ImportedRule { list: LATE_LISTS - 2, from, class: None, condition, excludes_users: false });
+                rules.insert(
+                    0,
+                    ImportedRule { list: LATE_LISTS - 2, from, class: None, condition, excludes_users: false },
+                );
                 continue;
             };
             for (key, place) in entries {

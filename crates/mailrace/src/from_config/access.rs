@@ -159,7 +159,10 @@ fn client_name_conditions(rule: &AccessRule, tables: &OpenTables, names: &Arc<Dn
         })
     };
     let confirmed = condition("client_names_in", ClientNameKey::ConfirmedNameOrAddress, &rule.client_names_in);
-    confirmed.into_iter().chain(condition("reverse_names_in", ClientNameKey::ReverseName, &rule.reverse_names_in)).collect()
+    confirmed
+        .into_iter()
+        .chain(condition("reverse_names_in", ClientNameKey::ReverseName, &rule.reverse_names_in))
+        .collect()
 }
 
 /// The conditions on names, and on when the client talked.

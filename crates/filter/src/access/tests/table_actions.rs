@@ -53,10 +53,7 @@ fn values_that_change_a_message_leave_the_decision_to_later_rules() {
     );
     assert_eq!((result.discarded_by.as_deref(), result.held), (Some("drop"), false));
     assert!(matches!(result.decision, Some(AccessDecision::Refuse { .. })));
-    assert_eq!(
-        log_lines,
-        ["access rule 'log': look at it (client 192.0.2.1, from <a@x.example>, to <b@y.example>)"]
-    );
+    assert_eq!(log_lines, ["access rule 'log': look at it (client 192.0.2.1, from <a@x.example>, to <b@y.example>)"]);
 }
 
 #[test]
