@@ -56,6 +56,7 @@ pub use check::{AccessCheck, VerdictRules};
 use condition_result::ConditionResult;
 pub use explain::RuleExplanation;
 pub use helo_fault::{HeloFault, HeloFaults};
+pub(crate) use host_names::LOCALHOST;
 pub use host_names::{HostNameFuture, HostNames, ReverseName, ReverseNameState};
 pub use sender_fault::{SenderFault, SenderFaults};
 pub use untagged::UntaggedAddresses;

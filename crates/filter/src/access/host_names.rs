@@ -13,8 +13,9 @@ use super::condition_result::ConditionResult;
 use super::keys::client_name_keys;
 use super::{ClientNameKey, ClientNameTable, CompiledRule, ConditionMatcher, RhsblSubject};
 use crate::check::SessionInfo;
-use crate::client_names::LOCALHOST;
 
+/// The name of this machine as a client, which needs no DNS.
+pub(crate) const LOCALHOST: &str = "localhost";
 const NO_CLIENT_NAME: &str = "the DNS does not answer for the client's name";
 
 /// An answer to come.
