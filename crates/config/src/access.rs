@@ -1,7 +1,7 @@
 //! Access rules and the notations in them.
 
 use std::fmt;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
@@ -26,6 +26,8 @@ pub struct AccessRule {
     pub stage: Stage,
     /// Whether it also applies to users who have logged in, and on listeners that require a login.
     pub users: bool,
+    /// The session is on one of these listeners; none: on any.
+    pub listeners: Vec<SocketAddr>,
     /// The client's address is in one of these networks.
     pub clients: Vec<Network>,
     /// The table contains the client's address.

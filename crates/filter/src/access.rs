@@ -39,7 +39,7 @@ mod tests;
 mod untagged;
 
 use std::fmt;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -111,6 +111,8 @@ pub struct AccessCondition {
 
 /// How a condition is evaluated.
 pub enum ConditionMatcher {
+    /// The listener, by its address in the configuration.
+    Listener(Box<[SocketAddr]>),
     /// The client's address.
     Client(Networks),
     /// The HELO name.
@@ -154,7 +156,8 @@ impl ConditionMatcher {
     /// What it tests.
     pub fn subject(&self) -> RuleSubject {
         match self {
-            ConditionMatcher::Client(_)
+            ConditionMatcher::Listener(_)
+            | ConditionMatcher::Client(_)
             | ConditionMatcher::ClientName(_)
             | ConditionMatcher::Dnsbl(_)
             | ConditionMatcher::DnsblScore(_)

@@ -293,6 +293,7 @@ impl Server {
             (client.sender.parse().ok(), client.recipient.parse().unwrap());
         let visit = SessionInfo {
             client: Some(address),
+            listener: Some(listener.address),
             helo: Some(client.helo),
             sender: Some(sender.as_ref()),
             recipient: Some(&recipient),
@@ -324,6 +325,9 @@ fn rule_of(rule: &AccessRule, tables: &BTreeMap<&str, Arc<dyn Table>>) -> Compil
     let mut tests = Vec::new();
     if !rule.clients.is_empty() {
         tests.push(ConditionMatcher::Client(rule.clients.clone().into()));
+    }
+    if !rule.listeners.is_empty() {
+        tests.push(ConditionMatcher::Listener(rule.listeners.clone().into()));
     }
     if !rule.senders.is_empty() {
         let senders = rule.senders.clone();

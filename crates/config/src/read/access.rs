@@ -10,7 +10,9 @@ use route::DomainPattern;
 use sender_auth::{Method, VerificationSettings};
 use toml::Spanned;
 
+use super::external::listener_addresses;
 use super::{Unique, take_reference, unspanned};
+use crate::ListenerSettings;
 use crate::access::{AccessRule, DnsblScoreSettings, DnsblZone};
 use crate::section::{Keywords, Section};
 use crate::value_kind::{self, ValueKind};
@@ -87,6 +89,7 @@ const ACTION: Keywords<ActionWord> = Keywords {
 pub(super) fn rules(
     document: &mut Section<'_, '_>,
     tables: &[String],
+    listeners: &[ListenerSettings],
     senders: &VerificationSettings,
 ) -> Vec<AccessRule> {
     let sections = document.sections("access").unwrap_or_default();
@@ -95,7 +98,7 @@ pub(super) fn rules(
         section.report(section.span(), "access", "has too many rules", label);
     }
     let mut seen = SeenRules::default();
-    let inputs = RuleInputs { tables, senders };
+    let inputs = RuleInputs { tables, listeners, senders };
     let rule = |(place, section)| rule(place, section, &inputs, &mut seen);
     (1..).zip(sections).filter_map(rule).collect()
 }
@@ -103,6 +106,7 @@ pub(super) fn rules(
 /// What rules need to know of other sections.
 struct RuleInputs<'a> {
     tables: &'a [String],
+    listeners: &'a [ListenerSettings],
     senders: &'a VerificationSettings,
 }
 
@@ -120,7 +124,7 @@ fn rule(
     inputs: &RuleInputs<'_>,
     seen: &mut SeenRules,
 ) -> Option<AccessRule> {
-    let RuleInputs { tables, senders } = *inputs;
+    let RuleInputs { tables, listeners, senders } = *inputs;
     let (name, at) = match section.take_spanned("name", &value_kind::TEXT) {
         Some(name) => (name.get_ref().clone(), name.span()),
         None => (format!("rule {number}"), section.span()),
@@ -134,6 +138,7 @@ fn rule(
         class: section.take("class", &value_kind::TEXT).map(Into::into),
         stage: Stage::Connect,
         users: true,
+        listeners: listener_addresses(&mut section, listeners),
         clients: non_empty_list(&mut section, "clients", &value_kind::NETWORK),
         clients_in: table(&mut section, "clients_in"),
         client_names_in: table(&mut section, "client_names_in"),
@@ -419,6 +424,7 @@ mod tests {
             ("action = \"hold\"\nreverse_name = [\"fail\"]", "`access.reverse_name` has an invalid value"),
             ("action = \"hold\"\nearly_talker = false", "expected true, or remove the key"),
             ("action = \"hold\"\nstage = \"rcpt\"\nrecipients_min = 2", "known only at \"data\""),
+            ("action = \"hold\"\nlisteners = [\"192.0.2.9:99\"]", "names no listener"),
             ("action = \"hold\"\nrecipients_min = 0", "a whole number from 1"),
             ("action = \"hold\"\nrecipients_min = 2\nrecipients_in = \"t\"", "is too late"),
             ("action = \"hold\"\ndnsbl_score = { at_least = 2 }", "`access.dnsbl_score.lists` is empty"),

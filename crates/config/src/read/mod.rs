@@ -108,7 +108,7 @@ fn read_document(mut document: Section<'_, '_>, machine: &str) -> Config {
         dns,
         missing_addresses,
         relay: relay(&mut document),
-        access: access::rules(&mut document, &table_names, &sender_auth),
+        access: access::rules(&mut document, &table_names, &listeners, &sender_auth),
         content: content::rules(&mut document, &table_names, &transports.names, &listeners, &queues),
         rewrite: rewrite::rewriting(&mut document, &table_names),
         bcc: rewrite::copies(&mut document, &table_names),

@@ -16,6 +16,7 @@ use crate::check::SessionInfo;
 /// The results of a rule's conditions as far as they are known without a query.
 pub(super) fn check_in_memory(rule: &CompiledRule, info: &SessionInfo<'_>) -> Vec<ConditionResult> {
     let holds = |test: &ConditionMatcher| match test {
+        ConditionMatcher::Listener(listeners) => info.listener.is_some_and(|listener| listeners.contains(&listener)),
         ConditionMatcher::Client(networks) => info.client.is_some_and(|client| networks.contains(client)),
         ConditionMatcher::Helo(names) => info.helo.is_some_and(|helo| names(&keys::normalize_helo(helo))),
         ConditionMatcher::Sender(senders) => {

@@ -46,6 +46,8 @@ pub(super) struct ImportedRule {
     pub(super) class: Option<String>,
     pub(super) condition: RuleCondition,
     pub(super) excludes_users: bool,
+    /// The number of the service whose listeners it is for, if not for all.
+    pub(super) service: Option<usize>,
 }
 
 /// The condition of a rule.
@@ -106,6 +108,8 @@ pub(super) struct ListScope {
     pub(super) excludes_users: bool,
     /// Classes around it.
     pub(super) depth: usize,
+    /// As in [`ImportedRule`].
+    pub(super) service: Option<usize>,
 }
 
 /// The result of converting a restriction.
@@ -129,7 +133,7 @@ const FOR_OTHERS: &str =
     "the rest of the list is for mail to other domains, which only `relay.networks` and users may send anyway";
 
 /// Restrictions that are built into the server or not needed.
-const NOT_NEEDED: [(&str, &str); 13] = [
+pub(super) const NOT_NEEDED: [(&str, &str); 13] = [
     ("permit_sasl_authenticated", "users who log in may relay, and later rules do not apply to them (users = false)"),
     ("reject_unauth_destination", "always"),
     ("defer_unauth_destination", "always, but refused rather than deferred"),
@@ -219,7 +223,7 @@ impl Conversion<'_> {
         }
         self.postscreen_rules(&mut rules);
         self.late_restrictions(&lists, &mut rules);
-        self.compare_other_services(&lists);
+        self.other_services(&lists, &mut rules);
         self.report_other_relays();
         self.relocated_recipients(&mut rules);
         self.write_blocked_recipients();
@@ -247,7 +251,8 @@ impl Conversion<'_> {
         rules: &mut Vec<ImportedRule>,
     ) {
         self.dropped_permit = false;
-        let scope = ListScope { list, name: name.to_owned(), class: None, excludes_users: false, depth: 0 };
+        let name = name.to_owned();
+        let scope = ListScope { list, name, class: None, excludes_users: false, depth: 0, service: None };
         self.collect_elements(&scope, elements, lists, rules);
         // A permit at the end of a list has no effect.
         while rules.last().is_some_and(|last| last.list == list && matches!(last.condition, RuleCondition::Networks)) {
@@ -304,6 +309,7 @@ impl Conversion<'_> {
                         class: scope.class.clone(),
                         condition: RuleCondition::NotTranslated(conditions),
                         excludes_users,
+                        service: scope.service,
                     });
                     why
                 }
@@ -318,6 +324,7 @@ impl Conversion<'_> {
                         class: scope.class.clone(),
                         condition,
                         excludes_users,
+                        service: scope.service,
                     };
                     self.add_imported_rule(scope, rule, lists, rules)
                 }
@@ -371,6 +378,7 @@ impl Conversion<'_> {
                 class: Some(class.clone()),
                 excludes_users,
                 depth: scope.depth + 1,
+                service: scope.service,
             };
             self.collect_class(&inner, &text, lists, rules);
             if rules.len() == before
@@ -439,7 +447,7 @@ impl Conversion<'_> {
     fn excludes_users_before(&self, scope: &ListScope, element: &Restriction, before: &[Restriction]) -> bool {
         let permits_users = before.iter().any(|it| it.rule == PERMIT_USERS && it.no_effect.is_none());
         match &scope.class {
-            None if scope.list < POSTSCREEN_LIST => self.excludes_users(scope.list, element),
+            None if scope.list < POSTSCREEN_LIST && scope.service.is_none() => self.excludes_users(scope.list, element),
             None => self.has_users && permits_users,
             Some(_) => scope.excludes_users || permits_users,
         }
@@ -604,27 +612,6 @@ impl Conversion<'_> {
             networks.push((net, AccessAction::parse(value)));
         }
         Ok(networks)
-    }
-
-    /// Reports restrictions that only other services have.
-    fn compare_other_services(&mut self, front: &RestrictionLists) {
-        let expected =
-            ["permit", "permit_mynetworks", "permit_sasl_authenticated", "reject", "permit_auth_destination"];
-        for inbound in self.inbound_services.clone().into_iter().filter(|inbound| !inbound.is_from_filter) {
-            for (place, name) in LISTS.into_iter().enumerate() {
-                let own = inbound.lists.0[place].iter().filter(|element| !front.0[place].contains(element));
-                let told = own.filter(|it| {
-                    !expected.contains(&it.rule.as_str()) && !NOT_NEEDED.iter().any(|same| same.0 == it.rule)
-                });
-                for element in told {
-                    let what = format!("{}: {name}: {}", inbound.description, element.text());
-                    self.draft.add_behavior_change(format!(
-                        "Mail that {what} handles differently is handled as at the first service: [[access]] rules \
-                         apply to all listeners."
-                    ));
-                }
-            }
-        }
     }
 
     /// The proxies that may use XCLIENT, if all services agree.

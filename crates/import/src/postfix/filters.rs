@@ -180,7 +180,7 @@ impl Conversion<'_> {
     }
 
     /// The addresses that have a listener.
-    fn written_listeners(&self, addresses: &[SocketAddr]) -> Vec<String> {
+    pub(super) fn written_listeners(&self, addresses: &[SocketAddr]) -> Vec<String> {
         let is_written = |address: &String| {
             let address = quoted(address);
             let sections = self.draft.sections.iter().filter(|block| block.header == "[[listener]]");

@@ -9,7 +9,7 @@ use super::access::{ConvertedRestriction, ImportedRule, LATE_LISTS};
 use super::restrictions::{self, Restriction, RestrictionLists};
 
 /// The lists, in their order.
-const LATE_RESTRICTIONS: [&str; 2] = ["smtpd_data_restrictions", "smtpd_end_of_data_restrictions"];
+pub(super) const LATE_RESTRICTIONS: [&str; 2] = ["smtpd_data_restrictions", "smtpd_end_of_data_restrictions"];
 /// Their stages for policy services.
 const STAGES: [&str; 2] = ["data", "message"];
 

@@ -23,6 +23,7 @@ pub mod main_cf;
 mod map_text;
 pub mod master_cf;
 mod networks;
+mod other_services;
 mod outbound;
 mod pipes;
 mod policy;

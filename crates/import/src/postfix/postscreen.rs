@@ -25,6 +25,7 @@ impl Conversion<'_> {
                 class: None,
                 condition: RuleCondition::Networks,
                 excludes_users: false,
+                service: None,
             });
         }
         self.postscreen_tables(&exempt, rules);
@@ -72,7 +73,14 @@ impl Conversion<'_> {
         let action = if is_exact { "refuse" } else { "defer" };
         let excludes_users = self.has_users;
         let mut add = |from: String, condition| {
-            rules.push(ImportedRule { list: POSTSCREEN_LIST, from, class: None, condition, excludes_users });
+            rules.push(ImportedRule {
+                list: POSTSCREEN_LIST,
+                from,
+                class: None,
+                condition,
+                excludes_users,
+                service: None,
+            });
         };
         if zones.iter().all(|(_, zone)| zone.weight >= threshold) {
             for (from, zone) in zones {
@@ -108,6 +116,7 @@ impl Conversion<'_> {
                 class: None,
                 condition: RuleCondition::Table(AccessSubject::Client, networks.1, content),
                 excludes_users: false,
+                service: None,
             });
         }
         [parameter, "postscreen_denylist_action", "postscreen_blacklist_action"]
@@ -129,6 +138,7 @@ impl Conversion<'_> {
             class: None,
             condition: RuleCondition::Table(AccessSubject::Client, named, content),
             excludes_users: false,
+            service: None,
         });
     }
 }

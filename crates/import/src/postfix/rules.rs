@@ -19,6 +19,7 @@ struct RuleOrigin<'a> {
     list: Option<&'a str>,
     class: Option<&'a str>,
     stage: &'static str,
+    service: Option<usize>,
     spares_users: bool,
     chooses_filters: bool,
 }
@@ -110,9 +111,16 @@ impl Conversion<'_> {
     /// Writes rules in their order.
     pub(super) fn write_rules(&mut self, rules: &[ImportedRule], mynetworks: &[IpNet]) {
         for rule in rules {
-            let passes = |other: &ImportedRule| other.list == rule.list && other.can_accept();
-            let list = rules.iter().any(passes).then_some(LIST_NAMES[rule.list]);
-            self.write_rule(rule, list, mynetworks);
+            let passes =
+                |other: &ImportedRule| (other.list, other.service) == (rule.list, rule.service) && other.can_accept();
+            let name = match rule.service {
+                Some(service) => format!("{} of service {}", LIST_NAMES[rule.list], service + 1),
+                None => LIST_NAMES[rule.list].to_owned(),
+            };
+            let list = rules.iter().any(passes).then_some(name);
+            let own = rule.service.and_then(|service| self.inbound_services.get(service));
+            let networks = own.map_or_else(|| mynetworks.to_vec(), |service| service.networks.clone());
+            self.write_rule(rule, list.as_deref(), &networks);
         }
     }
 
@@ -123,6 +131,7 @@ impl Conversion<'_> {
             list,
             class,
             stage: LIST_STAGES[rule.list],
+            service: rule.service,
             spares_users: rule.excludes_users,
             chooses_filters: false,
         };
@@ -190,6 +199,10 @@ impl Conversion<'_> {
         of.list.iter().for_each(|list| block.set("list", quoted(list), ""));
         of.class.iter().for_each(|class| block.set("class", quoted(class), "smtpd_restriction_classes"));
         block.set("stage", quoted(of.stage), "");
+        if let Some(service) = of.service.and_then(|service| self.inbound_services.get(service)) {
+            let listeners = self.written_listeners(&service.addresses);
+            block.set("listeners", quoted_list(listeners.iter().map(String::as_str)), "master.cf");
+        }
         conditions.iter().for_each(|(key, value)| block.set(key, value.clone(), ""));
         // Rules about names and DNS lists exclude users by default; others must say so.
         let leaves_out = conditions.iter().any(|(key, _)| STRANGERS_ONLY.contains(key));

@@ -111,7 +111,14 @@ impl Conversion<'_> {
                 let condition = RuleCondition::NotTranslated(Vec::new());
                 rules.insert(
                     0,
-                    ImportedRule { list: LATE_LISTS - 2, from, class: None, condition, excludes_users: false },
+                    ImportedRule {
+                        list: LATE_LISTS - 2,
+                        from,
+                        class: None,
+                        condition,
+                        excludes_users: false,
+                        service: None,
+                    },
                 );
                 continue;
             };

@@ -48,7 +48,8 @@ fn matches_all(rule: &AccessRule) -> bool {
     let recipients = rule.recipients.is_empty() || rule.recipients.iter().any(any);
     let helos = rule.helos.is_empty() || rule.helos.contains(&DomainPattern::Any);
     // Clients on a unix socket have no address, so no list of networks matches all clients.
-    rule.clients.is_empty()
+    rule.listeners.is_empty()
+        && rule.clients.is_empty()
         && rule.tables().next().is_none()
         && rule.dns_lists().next().is_none()
         && rule.reverse_name.is_empty()

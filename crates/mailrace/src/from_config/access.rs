@@ -241,6 +241,7 @@ fn rule_conditions(rule: &AccessRule) -> Vec<AccessCondition> {
     let helos: Vec<DomainPattern> = rule.helos.clone();
     let senders: Vec<EnvelopePattern> = rule.senders.clone();
     let recipients: Vec<EnvelopePattern> = rule.recipients.clone();
+    add("listeners", &texts(&rule.listeners), ConditionMatcher::Listener(rule.listeners.clone().into()));
     add("clients", &texts(&clients), ConditionMatcher::Client(clients.clone()));
     add(
         "helos",

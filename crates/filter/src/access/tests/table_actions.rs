@@ -105,6 +105,19 @@ fn the_weights_of_dns_lists_add_up() {
 }
 
 #[test]
+fn a_rule_is_for_its_listeners() {
+    let listener: SocketAddr = "192.0.2.25:587".parse().unwrap();
+    let test = ConditionMatcher::Listener([listener].into());
+    let rules = access(vec![rule("submission", Stage::Connect, vec![test], RuleAction::Refuse(None))]);
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    for (listener, is_refused) in [(Some(listener), true), ("192.0.2.25:25".parse().ok(), false), (None, false)] {
+        let info = SessionInfo { listener, ..SessionInfo::default() };
+        let result = runtime.block_on(rules.evaluate(Stage::Connect, &info, &RecordingLog::default()));
+        assert_eq!(result.decision.is_some(), is_refused, "{listener:?}");
+    }
+}
+
+#[test]
 fn a_message_is_refused_for_the_number_of_its_recipients() {
     let rules =
         access(vec![rule("many", Stage::Data, vec![ConditionMatcher::RecipientsMin(2)], RuleAction::Refuse(None))]);
