@@ -125,6 +125,16 @@ const CASES: &[(&str, &[&str], Expected)] = &[
         &["relay_domains = r.example\n"],
         Alarm("@*.r.example"),
     ),
+    (
+        "smtpd_recipient_restrictions = reject_unknown_recipient_domain, permit_mynetworks, reject_unauth_destination",
+        &[],
+        Alarm("returned to its sender"),
+    ),
+    (
+        "smtpd_recipient_restrictions = permit_mynetworks, reject_unauth_destination, reject_unknown_recipient_domain",
+        &[],
+        Text("reject_unknown_recipient_domain"),
+    ),
     ("smtpd_etrn_restrictions = reject", &[], Text("there is no ETRN")),
     (
         "smtpd_sender_restrictions = check_sender_access inline:{{x.example=FILTER smtp:[192.0.2.7]}}",

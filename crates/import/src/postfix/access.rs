@@ -132,6 +132,9 @@ const AFTER_PERMIT: &str = "the rest of the list is not evaluated";
 const FOR_OTHERS: &str =
     "the rest of the list is for mail to other domains, which only `relay.networks` and users may send anyway";
 
+/// It only matters for mail of clients that may relay.
+pub(super) const UNKNOWN_RECIPIENT_DOMAIN: &str = "reject_unknown_recipient_domain";
+
 /// Restrictions that are built into the server or not needed.
 pub(super) const NOT_NEEDED: [(&str, &str); 13] = [
     ("permit_sasl_authenticated", "users who log in may relay, and later rules do not apply to them (users = false)"),
@@ -141,7 +144,7 @@ pub(super) const NOT_NEEDED: [(&str, &str); 13] = [
     ("reject_unlisted_recipient", "always: see `mailboxes` of [[domain]]"),
     ("sleep", "there are no delays"),
     ("reject_non_fqdn_recipient", "recipients must always have a domain"),
-    ("reject_unknown_recipient_domain", "not checked at RCPT; the sender gets a bounce"),
+    (UNKNOWN_RECIPIENT_DOMAIN, "not checked at RCPT; the sender gets a bounce"),
     ("reject_sender_login_mismatch", "see `senders` of [auth]"),
     ("reject_authenticated_sender_login_mismatch", "see `senders` of [auth]"),
     ("reject_known_sender_login_mismatch", "see `senders` of [auth]; there, users may only use their own senders"),
@@ -535,6 +538,9 @@ impl Conversion<'_> {
             let action = if code.starts_with('4') { "defer" } else { "refuse" };
             let (name, value) = (rule.to_owned(), (*value).to_owned());
             return ConvertedRestriction::Rule(RuleCondition::Named(NameCondition { name, key, value, action }));
+        }
+        if rule == UNKNOWN_RECIPIENT_DOMAIN {
+            self.report_unknown_recipient_domains();
         }
         if let Some((_, does)) = NOT_NEEDED.iter().find(|(known, _)| *known == rule) {
             return ConvertedRestriction::Same(does);

@@ -2,13 +2,15 @@
 //! Mail that they permitted is checked by later rules.
 
 use super::Conversion;
-use super::access::{ConvertedRestriction, ImportedRule, LATE_LISTS, NOT_TRANSLATED, RHSBL, RuleCondition};
+use super::access::{
+    ConvertedRestriction, ImportedRule, LATE_LISTS, NOT_TRANSLATED, RHSBL, RuleCondition, UNKNOWN_RECIPIENT_DOMAIN,
+};
 use super::access_table::AccessSubject;
 use super::config_draft::{TomlSection, quoted_list};
 use super::dnsbl::PostfixDnsbl;
 use super::domains::SUBDOMAINS;
 use super::lookups::MapRef;
-use super::restrictions::Restriction;
+use super::restrictions::{ClientKind, Restriction, RestrictionLists};
 use super::words::{braced, list};
 
 impl Conversion<'_> {
@@ -95,6 +97,24 @@ impl Conversion<'_> {
         let conditions =
             names.map(|names| vec![("recipients", quoted_list(names.iter().map(String::as_str)))]).unwrap_or_default();
         ConvertedRestriction::Deferred(why, conditions)
+    }
+
+    /// Reports that clients who may relay learn of an unknown domain by a notice, if Postfix checks it for them.
+    pub(super) fn report_unknown_recipient_domains(&mut self) {
+        let asks = |lists: &RestrictionLists, who| {
+            let is_it = |it: &&Restriction| it.rule == UNKNOWN_RECIPIENT_DOMAIN && it.no_effect.is_none();
+            let mut found = lists.0.iter().enumerate().flat_map(|(list, own)| own.iter().map(move |it| (list, it)));
+            lists.may_relay(who) && found.any(|(list, it)| is_it(&it) && lists.reaches(list, it, who))
+        };
+        let is_checked = self.inbound_services.iter().any(|inbound| {
+            asks(&inbound.lists, ClientKind::Network) || inbound.has_logins && asks(&inbound.lists, ClientKind::User)
+        });
+        if is_checked {
+            self.draft.add_behavior_change(format!(
+                "Mail from relay networks and users to a domain that the DNS does not know is accepted, and returned to \
+                 its sender ({UNKNOWN_RECIPIENT_DOMAIN})."
+            ));
+        }
     }
 
     /// Users who have moved: their mail is refused with the new address. If a table cannot be read, all
