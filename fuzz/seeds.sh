@@ -116,6 +116,9 @@ printf 'v=STSv1; id=20160831085700Z;' >corpus/sts_policy/record
 mkdir -p corpus/milter_client
 printf '\0\0\0\1c\0\0\0\1p\0\0\0\1s\0\0\0\13y550 5.7.1\0' >corpus/milter_client/answers
 printf '\0\0\0\7hX-A\0a\0\0\0\0\13m\0\0\0\1X-B\0\0\0\0\0\5e<>\0\0\0\0\0\3bhi\0\0\0\3qx\0\0\0\0\1c\012' >corpus/milter_client/changes
+mkdir -p corpus/dovecot_auth
+printf 'VERSION\t1\t2\nMECH\tPLAIN\tplaintext\nSPID\t7\nDONE\nOK\t1\tuser=bob\nFAIL\t2\tuser=bob\ttemp\n\x05' >corpus/dovecot_auth/verdicts
+printf 'VERSION\t2\t0\nDONE\nCONT\t1\n\x01' >corpus/dovecot_auth/version
 mkdir -p corpus/policy_answer
 printf 'action=REJECT 5.1.8 no\n\n\x02' >corpus/policy_answer/refusal
 printf 'x=y\naction=450 later\n\naction=\n\n\x01' >corpus/policy_answer/two

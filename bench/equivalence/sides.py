@@ -236,7 +236,7 @@ def _is_shown(name, value):
     usual = {"From": "Sender <author@far.example>", "To": "<someone@far.example>", "Subject": "hello"}
     if name in usual:
         return " ".join(str(value).split()) != usual[name]
-    return name.startswith("X-") and name not in ("X-Probe", "X-Original-To")
+    return name.startswith("X-") and name not in ("X-Probe", "X-Original-To", "X-Mailrace-Filter")
 
 
 __all__ = ["MailraceSide", "PostfixSide", "STRANGER", "places", "prepare", "settle"]

@@ -23,8 +23,8 @@ _NOTES = [
     "envelope and the fields that servers change.",
     "another command: the verdict is the same, and told at another command (one server refuses at RCPT what the other "
     "refuses at MAIL).",
-    "told: the import tells this difference. meant: the reason is in the table. demanded by an RFC: the same, told by the "
-    "import, although the other server refuses.",
+    "told: the import tells this difference. meant: the document about the import tells the reason. demanded by an RFC: the "
+    "same, told by the import, although the other server refuses.",
 ]
 
 

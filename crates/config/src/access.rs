@@ -1,7 +1,7 @@
 //! Access rules and the notations in them.
 
 use std::fmt;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
@@ -26,10 +26,16 @@ pub struct AccessRule {
     pub stage: Stage,
     /// Whether it also applies to users who have logged in, and on listeners that require a login.
     pub users: bool,
+    /// The session is on one of these listeners; none: on any.
+    pub listeners: Vec<SocketAddr>,
     /// The client's address is in one of these networks.
     pub clients: Vec<Network>,
     /// The table contains the client's address.
     pub clients_in: Option<Box<str>>,
+    /// The table contains the client's confirmed name, or its address.
+    pub client_names_in: Option<Box<str>>,
+    /// The table contains the client's name, confirmed or not.
+    pub reverse_names_in: Option<Box<str>>,
     /// The client's HELO name matches one of these.
     pub helos: Vec<DomainPattern>,
     /// The table contains the client's HELO name.
@@ -44,6 +50,8 @@ pub struct AccessRule {
     pub recipients_in: Option<Box<str>>,
     /// The client's address is on this DNS list.
     pub dnsbl: Option<DnsblZone>,
+    /// The weights of the DNS lists that have the client's address add up to a score.
+    pub dnsbl_score: Option<DnsblScoreSettings>,
     /// One of these names is on this DNS list of domains.
     pub rhsbl: Option<(DnsblZone, Box<[RhsblSubject]>)>,
     /// The client's name in the DNS is in one of these states.
@@ -54,10 +62,14 @@ pub struct AccessRule {
     pub sender_faults: Vec<SenderFault>,
     /// The client talked before the greeting.
     pub early_talker: bool,
+    /// The message has at least this many recipients.
+    pub recipients_min: Option<usize>,
     /// These methods have one of these results.
     pub verdicts: Vec<(Method, Box<[&'static str]>)>,
     /// A domain that matches one of these has signed the message.
     pub dkim_domains: Vec<DomainPattern>,
+    /// Its table may name content filters.
+    pub chooses_filters: bool,
     /// The action. If the table decides, the rule has exactly one table.
     pub action: RuleAction,
 }
@@ -65,12 +77,25 @@ pub struct AccessRule {
 impl AccessRule {
     /// The DNS list of the rule and the one of domains.
     pub fn dns_lists(&self) -> impl Iterator<Item = &DnsblZone> {
-        self.dnsbl.iter().chain(self.rhsbl.iter().map(|(zone, _)| zone))
+        let weighed = self.dnsbl_score.iter().flat_map(|score| &score.lists).map(|(zone, _)| zone);
+        self.dnsbl.iter().chain(weighed).chain(self.rhsbl.iter().map(|(zone, _)| zone))
+    }
+
+    /// The tables that have names of clients.
+    pub fn client_name_tables(&self) -> impl Iterator<Item = &str> {
+        self.client_names_in.iter().chain(&self.reverse_names_in).map(|name| &**name)
+    }
+
+    /// The tables of the rule.
+    pub fn tables(&self) -> impl Iterator<Item = &str> {
+        let others = [&self.clients_in, &self.helos_in, &self.senders_in, &self.recipients_in];
+        others.into_iter().flatten().map(|name| &**name).chain(self.client_name_tables())
     }
 
     /// Whether the rule asks the DNS for names of clients or greetings.
     pub fn needs_host_names(&self) -> bool {
         self.rhsbl.is_some()
+            || self.client_name_tables().next().is_some()
             || !self.reverse_name.is_empty()
             || self.helo_faults.contains(&HeloFault::Unknown)
             || self.sender_faults.contains(&SenderFault::Unknown)
@@ -79,6 +104,7 @@ impl AccessRule {
     /// Whether a condition is about strangers: users have addresses and machines of every kind.
     pub(super) fn is_for_strangers(&self) -> bool {
         self.dns_lists().next().is_some()
+            || self.client_name_tables().next().is_some()
             || !self.reverse_name.is_empty()
             || !self.helo_faults.is_empty()
             || !self.sender_faults.is_empty()
@@ -93,6 +119,15 @@ pub struct DnsblZone {
     pub zone: Box<str>,
     /// The answers that match; none: all.
     pub codes: Vec<RangeInclusive<Ipv4Addr>>,
+}
+
+/// DNS lists whose weights are added up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DnsblScoreSettings {
+    /// The lists with their weights.
+    pub lists: Vec<(DnsblZone, i32)>,
+    /// The sum from which on the rule matches.
+    pub at_least: i32,
 }
 
 /// The text is not in the expected notation.

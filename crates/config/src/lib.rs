@@ -38,7 +38,7 @@ use protocol::TlsMode;
 use server_log::LogSettings;
 use spool::Durability;
 
-pub use access::{AccessRule, DnsblZone, EnvelopePattern, NotationError};
+pub use access::{AccessRule, DnsblScoreSettings, DnsblZone, EnvelopePattern, NotationError};
 pub use auth::{AuthBackend, AuthSettings, Mechanism};
 pub use bounce::BounceConfig;
 pub use certificate_check::check_certificates;

@@ -128,6 +128,32 @@ pub enum AccessVerdict {
     AcceptInList,
     /// It holds the message.
     Hold,
+    /// It drops the message.
+    Discard,
+    /// It drops the message; rules outside its list are evaluated.
+    DiscardInList,
+    /// It puts a field before the others.
+    Prepend {
+        /// The field.
+        field: String,
+    },
+    /// It sends a copy.
+    Copy {
+        /// To this address.
+        address: String,
+    },
+    /// It sends the message to one recipient in place of all others.
+    Redirect {
+        /// The recipient.
+        address: String,
+    },
+    /// It changes the message in another way.
+    Edit,
+    /// It writes to the log.
+    Log {
+        /// What.
+        text: String,
+    },
     /// The rules of a class apply, too.
     EnterClass {
         /// The class.

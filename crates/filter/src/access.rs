@@ -10,6 +10,8 @@
 //! | accept | evaluation ends | skipped, for the session, transaction or recipient |
 //! | refuse, defer | the client gets the reply | evaluated again if the client tries again |
 //! | hold | evaluation continues | the message, if accepted, is held |
+//! | discard, in a table | as accept | the message, if accepted, is dropped |
+//! | a change to the message, a line in the log, in a table | evaluation continues | it happens to the message |
 //! | the name of a class, in a table | the later rules of this class are evaluated, too | |
 //!
 //! Rules about verdicts on the sender belong to the end of the message, and are evaluated after
@@ -37,7 +39,7 @@ mod tests;
 mod untagged;
 
 use std::fmt;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -46,6 +48,7 @@ use lookup::Table;
 use mail::{Address, Networks, OperatorLog, Reply};
 
 use crate::check::SessionInfo;
+use crate::edit::Edit;
 use crate::stage::Stage;
 
 pub(crate) use check::ACCESS_METHOD;
@@ -53,6 +56,7 @@ pub use check::{AccessCheck, VerdictRules};
 use condition_result::ConditionResult;
 pub use explain::{ConditionFinding, RuleExplanation, RuleFinding};
 pub use helo_fault::{HeloFault, HeloFaults};
+pub(crate) use host_names::LOCALHOST;
 pub use host_names::{HostNameFuture, HostNames, ReverseName, ReverseNameState};
 pub use sender_fault::{SenderFault, SenderFaults};
 pub use untagged::UntaggedAddresses;
@@ -68,6 +72,8 @@ pub enum RuleSubject {
     Sender,
     /// The forward-path.
     Recipient,
+    /// How many recipients the message has.
+    RecipientCount,
     /// What verification found.
     Verdict,
 }
@@ -80,6 +86,7 @@ impl RuleSubject {
             RuleSubject::Helo => Stage::Helo,
             RuleSubject::Sender => Stage::Mail,
             RuleSubject::Recipient => Stage::Rcpt,
+            RuleSubject::RecipientCount => Stage::Data,
             RuleSubject::Verdict => Stage::Message,
         }
     }
@@ -104,6 +111,8 @@ pub struct AccessCondition {
 
 /// How a condition is evaluated.
 pub enum ConditionMatcher {
+    /// The listener, by its address in the configuration.
+    Listener(Box<[SocketAddr]>),
     /// The client's address.
     Client(Networks),
     /// The HELO name.
@@ -114,8 +123,14 @@ pub enum ConditionMatcher {
     Recipient(RecipientMatcher),
     /// The subject is in a table.
     Table(RuleSubject, Arc<dyn Table>),
+    /// The client is in a table, by its name.
+    ClientName(ClientNameTable),
+    /// The message has at least this many recipients, before alias expansion.
+    RecipientsMin(usize),
     /// The client's address is in a DNS list.
     Dnsbl(DnsblCheck),
+    /// The sum of what DNS lists say of the client's address.
+    DnsblScore(DnsblScore),
     /// A name is in a DNS list of domains.
     Rhsbl(RhsblCheck),
     /// The client's name in the DNS is in one of these states.
@@ -141,10 +156,14 @@ impl ConditionMatcher {
     /// What it tests.
     pub fn subject(&self) -> RuleSubject {
         match self {
-            ConditionMatcher::Client(_)
+            ConditionMatcher::Listener(_)
+            | ConditionMatcher::Client(_)
+            | ConditionMatcher::ClientName(_)
             | ConditionMatcher::Dnsbl(_)
+            | ConditionMatcher::DnsblScore(_)
             | ConditionMatcher::ReverseName(..)
             | ConditionMatcher::EarlyTalker => RuleSubject::Client,
+            ConditionMatcher::RecipientsMin(_) => RuleSubject::RecipientCount,
             ConditionMatcher::Helo(_) | ConditionMatcher::HeloFault(_) => RuleSubject::Helo,
             ConditionMatcher::Rhsbl(list) => list.latest_subject(),
             ConditionMatcher::Sender(_) | ConditionMatcher::SenderFault(_) => RuleSubject::Sender,
@@ -165,11 +184,40 @@ pub struct DnsblCheck {
     pub codes: Vec<RangeInclusive<Ipv4Addr>>,
 }
 
+/// DNS lists whose weights are added up.
+pub struct DnsblScore {
+    /// The lists, each with its weight, which may be negative.
+    pub lists: Box<[(DnsblCheck, i32)]>,
+    /// The sum from which on the condition holds.
+    pub score_min: i32,
+}
+
+/// A table that has names of clients.
+pub struct ClientNameTable {
+    /// The table.
+    pub table: Arc<dyn Table>,
+    /// Which name is looked up.
+    pub key: ClientNameKey,
+    /// Finds the client's name.
+    pub names: Arc<dyn HostNames>,
+}
+
+/// What a table of names of clients is asked for. A client without such a name is `unknown`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClientNameKey {
+    /// The name that has the client's address, with its parent domains; then the address and its networks.
+    ConfirmedNameOrAddress,
+    /// The name of the client's address, whether it has this address or not, with its parent domains.
+    ReverseName,
+}
+
 /// Which name is looked up in a DNS list of domains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RhsblSubject {
     /// The domain of the sender.
     Sender,
+    /// The domain of the recipient.
+    Recipient,
     /// The HELO name.
     Helo,
     /// The name of the client, if it has its address.
@@ -180,13 +228,19 @@ pub enum RhsblSubject {
 
 impl RhsblSubject {
     /// All of them.
-    pub const ALL: [RhsblSubject; 4] =
-        [RhsblSubject::Sender, RhsblSubject::Helo, RhsblSubject::ClientName, RhsblSubject::ReverseName];
+    pub const ALL: [RhsblSubject; 5] = [
+        RhsblSubject::Sender,
+        RhsblSubject::Recipient,
+        RhsblSubject::Helo,
+        RhsblSubject::ClientName,
+        RhsblSubject::ReverseName,
+    ];
 
     /// The word in the configuration.
     pub fn name(self) -> &'static str {
         match self {
             RhsblSubject::Sender => "sender",
+            RhsblSubject::Recipient => "recipient",
             RhsblSubject::Helo => "helo",
             RhsblSubject::ClientName => "client_name",
             RhsblSubject::ReverseName => "reverse_name",
@@ -197,6 +251,7 @@ impl RhsblSubject {
     pub fn subject(self) -> RuleSubject {
         match self {
             RhsblSubject::Sender => RuleSubject::Sender,
+            RhsblSubject::Recipient => RuleSubject::Recipient,
             RhsblSubject::Helo => RuleSubject::Helo,
             RhsblSubject::ClientName | RhsblSubject::ReverseName => RuleSubject::Client,
         }
@@ -261,10 +316,23 @@ pub struct CompiledRule {
     pub stage: Stage,
     /// The rule also applies to authenticated users; otherwise it is skipped for them.
     pub applies_to_users: bool,
+    /// Its table may name content filters: the header of each message is read for them later.
+    pub chooses_filters: bool,
     /// All of them must match.
     pub conditions: Vec<AccessCondition>,
     /// What the rule does if they match.
     pub action: RuleAction,
+}
+
+/// The text of a table for the log, which the operator has asked for.
+fn log_match(rule: &CompiledRule, text: &str, info: &SessionInfo<'_>, log: &dyn OperatorLog) {
+    let client = info.client.map_or_else(|| "unknown".into(), |client| client.to_string());
+    let sender = info.sender.flatten().map_or("", Address::as_str);
+    let recipient = info.recipient.map_or("", Address::as_str);
+    log.log_line(format_args!(
+        "access rule '{}': {text} (client {client}, from <{sender}>, to <{recipient}>)",
+        rule.name
+    ));
 }
 
 impl CompiledRule {
@@ -285,6 +353,10 @@ impl CompiledRule {
 pub struct AccessStageResult {
     /// The message is held if it is accepted.
     pub held: bool,
+    /// The rule that drops the message, unless it is refused.
+    pub discarded_by: Option<Box<str>>,
+    /// Changes to the message.
+    pub edits: Vec<Edit>,
     /// None: no rule decided.
     pub decision: Option<AccessDecision>,
 }
@@ -394,6 +466,16 @@ impl AccessRules {
             self.counts[place].fetch_add(1, Relaxed);
             match said {
                 rule_verdict::RuleVerdict::Hold => verdict.held = true,
+                // The client is told success, so it makes no difference what later rules would refuse.
+                rule_verdict::RuleVerdict::Discard => {
+                    verdict.discarded_by = Some(rule.name.clone());
+                    if state.accept(rule) {
+                        verdict.decision = Some(AccessDecision::Accept);
+                        break;
+                    }
+                }
+                rule_verdict::RuleVerdict::Edit(edit) => verdict.edits.push(edit),
+                rule_verdict::RuleVerdict::Log(text) => log_match(rule, &text, info, log),
                 rule_verdict::RuleVerdict::Enter(class) => state.entered.push(class),
                 rule_verdict::RuleVerdict::Accept if state.accept(rule) => {
                     verdict.decision = Some(AccessDecision::Accept);

@@ -204,7 +204,7 @@ pub struct SessionInfo<'a> {
     pub id: Option<QueueId>,
     /// The parameters of MAIL; from there on.
     pub mail: Option<&'a MailRequest>,
-    /// The recipients that have been admitted; from DATA on.
+    /// The number of recipients that have been admitted, before alias expansion; from DATA on.
     pub recipients: usize,
     /// The parameters of RCPT; only there.
     pub rcpt: Option<&'a RcptRequest>,

@@ -4,6 +4,7 @@ use std::future::Future;
 use std::net::IpAddr;
 use std::pin::Pin;
 
+pub(crate) use crate::access::LOCALHOST;
 use crate::access::ReverseName;
 use crate::check::SessionInfo;
 
@@ -18,9 +19,6 @@ pub trait ClientNames: Send + Sync {
     /// The name of an address.
     fn name(&self, client: IpAddr) -> ClientNameFuture<'_>;
 }
-
-/// The client and its greeting for mail of local programs, as in Postfix.
-pub(crate) const LOCALHOST: &str = "localhost";
 
 /// The name of a session's client.
 pub(crate) async fn client_name(names: &dyn ClientNames, session: &SessionInfo<'_>) -> ReverseName {

@@ -7,7 +7,7 @@
 //! | action of a rule that applies | what happens | later rules |
 //! |---|---|---|
 //! | refuse, defer, discard, accept | the message is refused, deferred, dropped, let pass | are not evaluated |
-//! | hold, redirect, bcc, prepend, replace, remove, queue, warn | that | are evaluated |
+//! | hold, redirect, bcc, prepend, replace, remove, queue, filter, warn | that | are evaluated |
 //!
 //! Of the rules with the same list, only the first one that matches a line takes that line, as in a
 //! table of Postfix's header_checks(5); `accept` then only protects the line from the rest of the list.
@@ -20,6 +20,7 @@
 //! | `HEADER_OCTETS_MAX` of the message or of a part | the message is refused (554 5.6.0) |
 //! | [`DEPTH_MAX`](protocol::mime::DEPTH_MAX), [`PARTS_MAX`](protocol::mime::PARTS_MAX), a boundary that is too long, `ATTACHMENT_FIELD_OCTETS_MAX` | the same |
 //! | `CHANGES_MAX` lines that are replaced or removed | the same |
+//! | `TABLE_LINES_MAX` fields, `TABLE_ATTACHMENTS_MAX` attachments that are looked up in tables | the same |
 //! | [`ContentLimits::body_octets_max`] | lines after it are not compared |
 //! | `LINE_OCTETS_MAX` | a longer line of the body is compared in pieces |
 
@@ -73,7 +74,7 @@ pub struct LineCondition {
     pub matches: Vec<Pattern>,
     /// None of these does.
     pub unless: Vec<Pattern>,
-    /// The table has the value of the field, or an address in it. Only for [`LinePlace::Header`].
+    /// The table has the value of the field, or an address in it. Not for [`LinePlace::Body`].
     pub table: Option<Box<str>>,
 }
 
@@ -117,6 +118,8 @@ pub enum ContentAction {
     Remove,
     /// The message goes into this queue.
     Queue(Box<str>),
+    /// The message goes to this content filter first, `transport:next hop`.
+    Filter(Box<str>),
     /// A line in the log.
     Warn,
 }

@@ -10,6 +10,7 @@
 //! check takes part in [`Stage::Message`].
 
 pub mod access;
+mod action_edit;
 mod address_keys;
 pub mod bcc;
 mod chain;

@@ -276,12 +276,14 @@ fn recipients_fields_and_queues_are_edits() {
             on_subject(ContentAction::Queue("slow".into())),
             on_subject(ContentAction::Redirect(address.clone())),
             on_subject(ContentAction::Bcc(address)),
+            on_subject(ContentAction::Filter("amavis:[127.0.0.1]:10024".into())),
         ],
         MULTIPART,
     )
     .edits;
     let texts: Vec<String> = edits.iter().map(|edit| format!("{edit:?}")).collect();
     assert!(texts[0].contains("X-Was: out") && texts[1].contains("X-Mailrace-Queue: slow"), "{texts:?}");
+    assert!(texts[4].contains("X-Mailrace-Filter: amavis:[127.0.0.1]:10024"), "{texts:?}");
     assert!(texts[2].starts_with("Redirect") && texts[3].starts_with("AddRecipient"), "{texts:?}");
 }
 
@@ -295,6 +297,37 @@ fn a_table_has_the_value_or_an_address_in_it() {
     };
     let rules = [ContentRule { lines: Some(lines), ..rule("r", ContentAction::Hold) }];
     assert!(holds(&rules, "From: a@b.example\n\n") && !holds(&rules, "Subject: x\n\n"));
+}
+
+/// A rule that holds a message for the value of a field, which its table has whatever it is.
+fn table_rule(place: LinePlace, field: &str) -> ContentRule {
+    let lines = LineCondition {
+        places: vec![place],
+        fields: vec![field.into()],
+        table: Some("all".into()),
+        ..LineCondition::default()
+    };
+    ContentRule { lines: Some(lines), ..rule("r", ContentAction::Hold) }
+}
+
+#[test]
+fn a_table_has_fields_of_parts_and_of_enclosed_messages() {
+    for (place, field, is_found) in [
+        (LinePlace::Mime, "content-disposition", true),
+        (LinePlace::Header, "content-disposition", false),
+        (LinePlace::Nested, "subject", true),
+        (LinePlace::Nested, "from", false),
+    ] {
+        assert_eq!(holds(&[table_rule(place, field)], MULTIPART), is_found, "{place:?} {field}");
+    }
+}
+
+#[test]
+fn too_many_fields_for_a_table_are_refused() {
+    for (count, code) in [(1000, None), (1001, Some(554))] {
+        let verdict = check(&[table_rule(LinePlace::Header, "x")], &format!("{}\n", "X: y\n".repeat(count)));
+        assert_eq!(refusal(&verdict).map(|(_, code)| code), code, "{count}");
+    }
 }
 
 #[test]

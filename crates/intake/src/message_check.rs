@@ -43,15 +43,7 @@ impl CheckedMessage for MessageInCheck<'_> {
     }
 
     fn named_recipients(&self) -> Vec<&Address> {
-        let mut named: Vec<&Address> = Vec::new();
-        for recipient in self.transaction.recipients() {
-            let given = recipient.original.as_ref().unwrap_or(&recipient.address);
-            // An alias has its recipients one after another.
-            if named.last() != Some(&given) {
-                named.push(given);
-            }
-        }
-        named
+        self.transaction.named_recipients()
     }
 
     fn prefix(&self) -> &[u8] {

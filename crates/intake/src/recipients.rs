@@ -54,6 +54,19 @@ impl RecipientList {
         self.list.len()
     }
 
+    /// The addresses that were given, before alias expansion.
+    pub(crate) fn named(&self) -> Vec<&Address> {
+        let mut named: Vec<&Address> = Vec::new();
+        for recipient in &self.list {
+            let given = recipient.original.as_ref().unwrap_or(&recipient.address);
+            // An alias has its recipients one after another.
+            if named.last() != Some(&given) {
+                named.push(given);
+            }
+        }
+        named
+    }
+
     /// Whether the address is new.
     fn insert_seen(&mut self, address: &Address) -> bool {
         if self.seen.is_empty() {

@@ -40,7 +40,8 @@ impl IntakeSession {
         let Some(checks) = &mut self.checks else { return Ok(()) };
         let Some(incoming) = &self.incoming else { return Ok(()) };
         let known = session_info(&self.session, &self.client, self.security.as_deref().copied());
-        let info = Box::new(incoming.transaction.describe(known));
+        let recipients = incoming.transaction.named_recipients().len();
+        let info = Box::new(SessionInfo { recipients, ..incoming.transaction.describe(known) });
         let checked = Box::pin(checks.data(&info)).await;
         record_refusal(checked, &mut self.denied_by)
     }
@@ -59,7 +60,8 @@ impl IntakeSession {
             // Boxed, to keep sessions small.
             let judgement = async {
                 let known = session_info(&self.session, &self.client, self.security.as_deref().copied());
-                let (id, mail, recipients) = (transaction.id, transaction.mail.clone(), transaction.recipient_count());
+                let (id, mail, recipients) =
+                    (transaction.id, transaction.mail.clone(), transaction.named_recipients().len());
                 let sender = Some(mail.sender.as_ref());
                 let session = SessionInfo { id: Some(id), sender, mail: Some(&mail), recipients, ..known };
                 let mut message = MessageInCheck { context, transaction, prefix, flags, content };

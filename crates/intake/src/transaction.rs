@@ -168,20 +168,19 @@ impl Transaction {
         self.recipients.iter()
     }
 
+    /// The recipients so far, before alias expansion.
+    pub(crate) fn named_recipients(&self) -> Vec<&Address> {
+        self.recipients.named()
+    }
+
     /// The number of recipients so far.
     pub(crate) fn recipient_count(&self) -> usize {
         self.recipients.len()
     }
 
-    /// What checks are told of a session, with its transaction.
+    /// What checks are told of a session, with its transaction but without the number of recipients.
     pub(crate) fn describe<'a>(&'a self, session: SessionInfo<'a>) -> SessionInfo<'a> {
-        SessionInfo {
-            id: Some(self.id),
-            sender: Some(self.mail.sender.as_ref()),
-            mail: Some(&self.mail),
-            recipients: self.recipient_count(),
-            ..session
-        }
+        SessionInfo { id: Some(self.id), sender: Some(self.mail.sender.as_ref()), mail: Some(&self.mail), ..session }
     }
 
     /// Removes the recipients that were added last, from this number on.

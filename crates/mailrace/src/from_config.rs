@@ -230,8 +230,16 @@ pub fn classifier_rules(
         sender_rewriter: srs.map(|srs| srs.clone() as Arc<dyn SenderRewriter>),
         routes: message_routes(config, tables),
         content_filter: config.content_filter.as_deref().map(|transport| RouteKey::new(transport, None)),
-        has_chosen_filters: !config.policy_services.is_empty(),
+        has_chosen_filters: may_choose_filters(config),
     }
+}
+
+/// Whether a check can choose a content filter for a message: a policy service, a table of access rules
+/// (`FILTER`), or a content rule.
+fn may_choose_filters(config: &Config) -> bool {
+    !config.policy_services.is_empty()
+        || config.access.iter().any(|rule| rule.chooses_filters)
+        || config.content.iter().any(|rule| matches!(rule.action, ContentAction::Filter(_)))
 }
 
 /// The routes by more than the domain, with the tables and the transports that they need.

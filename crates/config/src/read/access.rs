@@ -10,8 +10,10 @@ use route::DomainPattern;
 use sender_auth::{Method, VerificationSettings};
 use toml::Spanned;
 
+use super::external::listener_addresses;
 use super::{Unique, take_reference, unspanned};
-use crate::access::{AccessRule, DnsblZone};
+use crate::ListenerSettings;
+use crate::access::{AccessRule, DnsblScoreSettings, DnsblZone};
 use crate::section::{Keywords, Section};
 use crate::value_kind::{self, ValueKind};
 
@@ -24,6 +26,7 @@ const STAGE: Keywords<Stage> = Keywords {
         ("helo", Stage::Helo),
         ("mail", Stage::Mail),
         ("rcpt", Stage::Rcpt),
+        ("data", Stage::Data),
         ("message", Stage::Message),
     ],
     planned: &[],
@@ -48,8 +51,18 @@ const SENDER_FAULT: ValueKind<SenderFault> = ValueKind {
 };
 
 const RHSBL_SUBJECT: ValueKind<RhsblSubject> = ValueKind {
-    expected: "\"sender\", \"helo\", \"client_name\" or \"reverse_name\"",
+    expected: "\"sender\", \"recipient\", \"helo\", \"client_name\" or \"reverse_name\"",
     parse: |v| RhsblSubject::ALL.into_iter().find(|subject| v.as_str() == Some(subject.name())),
+};
+
+/// Scores of DNS lists, and the weights that they are made of.
+const SCORE: ValueKind<i32> = ValueKind {
+    expected: "a whole number from -1000000 to 1000000",
+    parse: |v| {
+        let number = v.as_integer()?;
+        let number = i32::from_str_radix(number.as_str(), number.radix()).ok()?;
+        (number.abs() <= 1_000_000).then_some(number)
+    },
 };
 
 /// The words for actions, before their replies are read.
@@ -76,6 +89,7 @@ const ACTION: Keywords<ActionWord> = Keywords {
 pub(super) fn rules(
     document: &mut Section<'_, '_>,
     tables: &[String],
+    listeners: &[ListenerSettings],
     senders: &VerificationSettings,
 ) -> Vec<AccessRule> {
     let sections = document.sections("access").unwrap_or_default();
@@ -84,7 +98,7 @@ pub(super) fn rules(
         section.report(section.span(), "access", "has too many rules", label);
     }
     let mut seen = SeenRules::default();
-    let inputs = RuleInputs { tables, senders };
+    let inputs = RuleInputs { tables, listeners, senders };
     let rule = |(place, section)| rule(place, section, &inputs, &mut seen);
     (1..).zip(sections).filter_map(rule).collect()
 }
@@ -92,6 +106,7 @@ pub(super) fn rules(
 /// What rules need to know of other sections.
 struct RuleInputs<'a> {
     tables: &'a [String],
+    listeners: &'a [ListenerSettings],
     senders: &'a VerificationSettings,
 }
 
@@ -109,7 +124,7 @@ fn rule(
     inputs: &RuleInputs<'_>,
     seen: &mut SeenRules,
 ) -> Option<AccessRule> {
-    let RuleInputs { tables, senders } = *inputs;
+    let RuleInputs { tables, listeners, senders } = *inputs;
     let (name, at) = match section.take_spanned("name", &value_kind::TEXT) {
         Some(name) => (name.get_ref().clone(), name.span()),
         None => (format!("rule {number}"), section.span()),
@@ -123,8 +138,11 @@ fn rule(
         class: section.take("class", &value_kind::TEXT).map(Into::into),
         stage: Stage::Connect,
         users: true,
+        listeners: listener_addresses(&mut section, listeners),
         clients: non_empty_list(&mut section, "clients", &value_kind::NETWORK),
         clients_in: table(&mut section, "clients_in"),
+        client_names_in: table(&mut section, "client_names_in"),
+        reverse_names_in: table(&mut section, "reverse_names_in"),
         helos: non_empty_list(&mut section, "helos", &value_kind::PATTERN),
         helos_in: table(&mut section, "helos_in"),
         senders: non_empty_list(&mut section, "senders", &value_kind::SENDER_PATTERN),
@@ -132,17 +150,20 @@ fn rule(
         recipients: non_empty_list(&mut section, "recipients", &value_kind::RECIPIENT_PATTERN),
         recipients_in: table(&mut section, "recipients_in"),
         dnsbl: section.section("dnsbl").and_then(|mut zone| dns_list(&mut zone)),
+        dnsbl_score: section.section("dnsbl_score").and_then(dnsbl_score),
         rhsbl: section.section("rhsbl").and_then(rhsbl),
         reverse_name: non_empty_list(&mut section, "reverse_name", &REVERSE_NAME),
         helo_faults: non_empty_list(&mut section, "helo_is", &HELO_FAULT),
         sender_faults: non_empty_list(&mut section, "sender_is", &SENDER_FAULT),
         early_talker: early_talker(&mut section),
+        recipients_min: section.take("recipients_min", &ValueKind::COUNT),
         verdicts: Method::ALL.iter().filter_map(|method| verdicts(&mut section, *method, senders)).collect(),
         dkim_domains: dkim_domains(&mut section, senders),
+        chooses_filters: false,
         action: RuleAction::Accept,
     };
     rule.stage = stage(&mut section, &rule);
-    if rule.stage == Stage::Message {
+    if rule.stage >= Stage::Data {
         check_without_recipients(&section, &rule);
     }
     if let Some(list) = list {
@@ -154,11 +175,12 @@ fn rule(
     }
     // Users often have addresses that are listed because of others.
     rule.users = section.take_or("users", &value_kind::FLAG, !rule.is_for_strangers());
+    rule.chooses_filters = section.take_or("filters", &value_kind::FLAG, false);
     rule.action = action(&mut section, &rule)?;
     Some(rule)
 }
 
-/// At the end of a message there are several recipients, and one reply.
+/// From DATA on there are several recipients, and one reply.
 fn check_without_recipients(section: &Section<'_, '_>, rule: &AccessRule) {
     if !rule.recipients.is_empty() || rule.recipients_in.is_some() {
         let label =
@@ -198,6 +220,20 @@ fn rhsbl(mut section: Section<'_, '_>) -> Option<(DnsblZone, Box<[RhsblSubject]>
     Some((dns_list(&mut section)?, subjects.into()))
 }
 
+fn dnsbl_score(mut section: Section<'_, '_>) -> Option<DnsblScoreSettings> {
+    let at_least = section.take_required("at_least", &SCORE).map(Spanned::into_inner);
+    let place = section.span_of("lists");
+    let mut lists = Vec::new();
+    for mut list in section.sections("lists").unwrap_or_default() {
+        let weight = list.take_or("weight", &SCORE, 1);
+        lists.extend(dns_list(&mut list).map(|zone| (zone, weight)));
+    }
+    if lists.is_empty() {
+        section.report(place, "lists", "is empty", "expected at least one list: { zone = ..., weight = ... }".into());
+    }
+    Some(DnsblScoreSettings { lists, at_least: at_least? })
+}
+
 fn dns_list(section: &mut Section<'_, '_>) -> Option<DnsblZone> {
     let zone = section.take_required("zone", &value_kind::HOST);
     let codes = non_empty_list(section, "codes", &value_kind::DNSBL_CODES);
@@ -210,6 +246,7 @@ fn stage(section: &mut Section<'_, '_>, rule: &AccessRule) -> Stage {
     let needed = [
         of(RuleSubject::Helo, !rule.helos.is_empty() || rule.helos_in.is_some() || !rule.helo_faults.is_empty()),
         rule.rhsbl.iter().flat_map(|(_, names)| names).map(|name| name.subject().stage()).max(),
+        of(RuleSubject::RecipientCount, rule.recipients_min.is_some()),
         of(
             RuleSubject::Sender,
             !rule.senders.is_empty() || rule.senders_in.is_some() || !rule.sender_faults.is_empty(),
@@ -275,8 +312,7 @@ fn check_is_on(
 fn action(section: &mut Section<'_, '_>, rule: &AccessRule) -> Option<RuleAction> {
     let place = section.span_of("action");
     let word = section.take_required_choice("action", &ACTION);
-    let tables = [&rule.clients_in, &rule.helos_in, &rule.senders_in, &rule.recipients_in];
-    let named = tables.iter().filter(|table| table.is_some()).count();
+    let named = rule.tables().count();
     if word == Some(ActionWord::Table) && named != 1 {
         let label = format!("found {named} keys that name a table, expected one, whose values are the actions");
         section.report(place, "action", "needs a table", label);
@@ -331,6 +367,10 @@ mod tests {
             ("reverse_name = [\"missing\"]\nearly_talker = true\n", Stage::Connect),
             ("helo_is = [\"own\", \"unknown\"]\n", Stage::Helo),
             ("sender_is = [\"not_qualified\", \"unknown\"]\n", Stage::Mail),
+            ("client_names_in = \"t\"\n", Stage::Connect),
+            ("reverse_names_in = \"t\"\nsenders = [\"<>\"]\n", Stage::Mail),
+            ("dnsbl_score = { at_least = 2, lists = [{ zone = \"list.example\" }] }\n", Stage::Connect),
+            ("recipients_min = 2\n", Stage::Data),
             ("rhsbl = { zone = \"list.example\" }\n", Stage::Mail),
             ("rhsbl = { zone = \"list.example\", of = [\"reverse_name\", \"helo\"] }\n", Stage::Helo),
         ] {
@@ -353,6 +393,8 @@ mod tests {
             ("rhsbl = { zone = \"list.example\" }\n", false),
             ("helo_is = [\"invalid\"]\n", false),
             ("reverse_name = [\"unconfirmed\"]\n", false),
+            ("client_names_in = \"t\"\n", false),
+            ("dnsbl_score = { at_least = 2, lists = [{ zone = \"list.example\" }] }\n", false),
             ("early_talker = true\n", false),
         ] {
             assert_eq!(parse(&format!("[[access]]\n{named}action = \"refuse\"\n")).unwrap()[0].users, users, "{named}");
@@ -381,6 +423,12 @@ mod tests {
             ("action = \"hold\"\nhelo_is = [\"odd\"]", "`access.helo_is` has an invalid value"),
             ("action = \"hold\"\nreverse_name = [\"fail\"]", "`access.reverse_name` has an invalid value"),
             ("action = \"hold\"\nearly_talker = false", "expected true, or remove the key"),
+            ("action = \"hold\"\nstage = \"rcpt\"\nrecipients_min = 2", "known only at \"data\""),
+            ("action = \"hold\"\nlisteners = [\"192.0.2.9:99\"]", "names no listener"),
+            ("action = \"hold\"\nrecipients_min = 0", "a whole number from 1"),
+            ("action = \"hold\"\nrecipients_min = 2\nrecipients_in = \"t\"", "is too late"),
+            ("action = \"hold\"\ndnsbl_score = { at_least = 2 }", "`access.dnsbl_score.lists` is empty"),
+            ("action = \"hold\"\ndnsbl_score = { lists = [{ zone = \"a.example\" }] }", "at_least` is missing"),
             ("action = \"hold\"\nrhsbl = { of = [\"helo\"] }", "`access.rhsbl.zone` is missing"),
             ("action = \"hold\"\nstage = \"connect\"\nrhsbl = { zone = \"a.example\" }", "known only at \"mail\""),
             ("action = \"hold\"\narc = \"fail\"\n[sender_auth]\narc = \"off\"", "`access.arc` never holds"),

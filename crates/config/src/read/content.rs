@@ -41,6 +41,7 @@ enum ActionWord {
     Replace,
     Remove,
     Queue,
+    Filter,
     Warn,
 }
 
@@ -57,6 +58,7 @@ const ACTION: Keywords<ActionWord> = Keywords {
         ("replace", ActionWord::Replace),
         ("remove", ActionWord::Remove),
         ("queue", ActionWord::Queue),
+        ("filter", ActionWord::Filter),
         ("warn", ActionWord::Warn),
     ],
     planned: &[],
@@ -65,6 +67,7 @@ const ACTION: Keywords<ActionWord> = Keywords {
 pub(super) fn rules(
     document: &mut Section<'_, '_>,
     tables: &[String],
+    transports: &[String],
     listeners: &[ListenerSettings],
     queues: &[QueueSettings],
 ) -> Vec<ContentRule> {
@@ -74,7 +77,7 @@ pub(super) fn rules(
         section.report(section.span(), "content", "has too many rules", label);
     }
     let queues: Vec<String> = queues.iter().map(|queue| queue.name.to_string()).collect();
-    let (mut names, inputs) = (Unique::default(), RuleInputs { tables, listeners, queues: &queues });
+    let (mut names, inputs) = (Unique::default(), RuleInputs { tables, transports, listeners, queues: &queues });
     let rule = |(number, section)| rule(number, section, &inputs, &mut names);
     (1..).zip(sections).filter_map(rule).collect()
 }
@@ -82,6 +85,7 @@ pub(super) fn rules(
 /// What rules need to know of other sections.
 struct RuleInputs<'a> {
     tables: &'a [String],
+    transports: &'a [String],
     listeners: &'a [ListenerSettings],
     queues: &'a [String],
 }
@@ -107,7 +111,7 @@ fn rule(
         section.report(list_place, "list", "has a rule that takes no line", label.to_owned());
     }
     let attachment = section.section("attachment").and_then(|section| attachment(section, inputs.tables));
-    let action = action(&mut section, lines.as_ref(), attachment.is_some(), inputs.queues)?;
+    let action = action(&mut section, lines.as_ref(), attachment.is_some(), inputs)?;
     Some(ContentRule { name: name.into(), list: list.map(Into::into), scope, lines, attachment, action })
 }
 
@@ -127,8 +131,8 @@ fn lines(section: &mut Section<'_, '_>, tables: &[String]) -> Option<LineConditi
         let label = "expected `matches`, `unless`, `fields` or `table`".to_owned();
         section.report(of_places.clone(), "in", "says nothing about the line", label);
     }
-    if let Some(table) = table.as_ref().filter(|_| places != [LinePlace::Header]) {
-        section.report(table.span(), "table", "is only for fields of the header", "expected no `in`".to_owned());
+    if let Some(table) = table.as_ref().filter(|_| places.contains(&LinePlace::Body)) {
+        section.report(table.span(), "table", "is only for fields", "expected no \"body\" in `in`".to_owned());
     }
     if !fields.is_empty() && places.contains(&LinePlace::Body) {
         let label = "expected no \"body\", which has no fields".to_owned();
@@ -150,7 +154,7 @@ fn action(
     section: &mut Section<'_, '_>,
     lines: Option<&LineCondition>,
     has_attachment: bool,
-    queues: &[String],
+    inputs: &RuleInputs<'_>,
 ) -> Option<ContentAction> {
     let place = section.span_of("action");
     let word = section.take_required_choice("action", &ACTION)?;
@@ -179,25 +183,44 @@ fn action(
         }
         ActionWord::Queue => {
             let name = section.take_required("queue", &value_kind::TEXT)?;
-            check_known_name(section, "queue", &name, "[[queue]]", queues);
+            check_known_name(section, "queue", &name, "[[queue]]", inputs.queues);
             ContentAction::Queue(name.into_inner().into())
         }
+        ActionWord::Filter => ContentAction::Filter(filter(section, inputs.transports)?),
     })
 }
 
 /// Reports the keys that belong to other actions.
 fn reject_others(section: &mut Section<'_, '_>, word: ActionWord) {
-    let owners: [(&'static str, &[ActionWord]); 4] = [
+    let owners: [(&'static str, &[ActionWord]); 5] = [
         ("reply", &[ActionWord::Refuse, ActionWord::Defer]),
         ("to", &[ActionWord::Redirect, ActionWord::Bcc]),
         ("text", &[ActionWord::Prepend, ActionWord::Replace]),
         ("queue", &[ActionWord::Queue]),
+        ("filter", &[ActionWord::Filter]),
     ];
     for (key, owners) in owners.into_iter().filter(|(_, owners)| !owners.contains(&word)) {
         let words = ACTION.supported.iter().filter(|(_, known)| owners.contains(known)).map(|(word, _)| *word);
         let label = format!("expected only with the action {}", quoted_choices(words));
         section.reject(key, &label);
     }
+}
+
+/// A content filter: a transport, a colon, and perhaps its next hop.
+fn filter(section: &mut Section<'_, '_>, transports: &[String]) -> Option<Box<str>> {
+    let destination: Spanned<String> = section.take_required("filter", &value_kind::TEXT)?;
+    let text = destination.get_ref();
+    match text.split_once(':').filter(|_| text.bytes().all(|octet| octet.is_ascii_graphic())) {
+        Some((transport, _)) => {
+            let name = Spanned::new(destination.span(), transport.to_owned());
+            check_known_name(section, "filter", &name, "[transport.NAME]", transports);
+        }
+        None => {
+            let label = "expected a transport and a next hop, such as \"amavis:[127.0.0.1]:10024\"".to_owned();
+            section.report(destination.span(), "filter", "has an invalid value", label);
+        }
+    }
+    Some(destination.into_inner().into())
 }
 
 fn reply(section: &mut Section<'_, '_>, is_right: fn(&Reply) -> bool, class: &str) -> Option<Reply> {
@@ -284,8 +307,10 @@ mod tests {
             ("matches = 'x'\naction = \"prepend\"\ntext = \"no field\"", "expected a header field"),
             ("matches = '(x)'\naction = \"prepend\"\ntext = \"X: $2\"", "found the group 2"),
             ("matches = 'x'\naction = \"queue\"\nqueue = \"slwo\"", "unknown [[queue]]"),
+            ("matches = 'x'\naction = \"filter\"\nfilter = \"avis:\"", "unknown [transport.NAME]"),
+            ("matches = 'x'\naction = \"filter\"\nfilter = \"smtp\"", "`content.filter` has an invalid value"),
             ("in = \"header\"\naction = \"hold\"", "says nothing about the line"),
-            ("in = \"body\"\ntable = \"t\"\naction = \"hold\"", "is only for fields of the header"),
+            ("in = \"body\"\ntable = \"t\"\naction = \"hold\"", "is only for fields"),
             ("in = \"body\"\nfields = \"X\"\naction = \"hold\"", "does not match `fields`"),
             ("list = \"l\"\naction = \"hold\"", "takes no line"),
             ("attachment = {}\naction = \"remove\"", "has no line to change"),

@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 
 use filter::access::{AccessRules, ConditionFinding, RuleExplanation, RuleFinding};
-use filter::{SessionInfo, Stage};
+use filter::{Edit, SessionInfo, Stage};
 
 use crate::explanation::{
     AccessConditionExplanation, AccessRuleExplanation, AccessVerdict, ConditionResult, RelayPermission,
@@ -66,6 +66,15 @@ fn explained_rule(rule: RuleExplanation) -> AccessRuleExplanation {
             RuleFinding::Accept => AccessVerdict::Accept,
             RuleFinding::AcceptInList => AccessVerdict::AcceptInList,
             RuleFinding::Hold => AccessVerdict::Hold,
+            RuleFinding::Discard => AccessVerdict::Discard,
+            RuleFinding::DiscardInList => AccessVerdict::DiscardInList,
+            RuleFinding::Edit(Edit::AddRecipient { address, .. }) => {
+                AccessVerdict::Copy { address: address.to_string() }
+            }
+            RuleFinding::Edit(Edit::Redirect(address)) => AccessVerdict::Redirect { address: address.to_string() },
+            RuleFinding::Edit(Edit::PrependField(field)) => AccessVerdict::Prepend { field: field.to_string() },
+            RuleFinding::Edit(_) => AccessVerdict::Edit,
+            RuleFinding::Log(text) => AccessVerdict::Log { text: text.into() },
             RuleFinding::Enter(class) => AccessVerdict::EnterClass { class: class.into() },
             RuleFinding::Reject(reply) if reply.is_permanent() => AccessVerdict::Refuse { reply: reply.to_string() },
             RuleFinding::Reject(reply) => AccessVerdict::Defer { reply: reply.to_string() },
@@ -131,6 +140,7 @@ mod tests {
             class: None,
             stage,
             applies_to_users: true,
+            chooses_filters: false,
             conditions,
             action,
         };

@@ -60,6 +60,10 @@ impl Check for Arc<AccessCheck> {
     fn rcpt<'a>(&'a mut self, session: &'a SessionInfo<'a>) -> CheckFuture<'a> {
         Box::pin(self.evaluate(Stage::Rcpt, session))
     }
+
+    fn data<'a>(&'a mut self, session: &'a SessionInfo<'a>) -> CheckFuture<'a> {
+        Box::pin(self.evaluate(Stage::Data, session))
+    }
 }
 
 impl AccessCheck {
@@ -75,7 +79,11 @@ impl AccessCheck {
         // Accepting one recipient does not accept the message.
         let accepts_message = decision == Decision::Accept && stage != Stage::Rcpt;
         let findings = if accepts_message { vec![ACCEPTED] } else { Vec::new() };
-        Verdict { held: result.held, findings, ..decision.into() }
+        let decision = match (decision, result.discarded_by) {
+            (Decision::Continue | Decision::Accept, Some(by)) => Decision::Discard { by },
+            (decision, _) => decision,
+        };
+        Verdict { held: result.held, edits: result.edits, findings, ..decision.into() }
     }
 }
 

@@ -8,6 +8,7 @@ use super::conditions;
 use super::rule_verdict::{self, RuleVerdict};
 use super::{AccessRules, CompiledRule, EvaluationState};
 use crate::check::SessionInfo;
+use crate::edit::Edit;
 use crate::stage::Stage;
 
 /// The result of one rule, with the reasons.
@@ -60,6 +61,14 @@ pub enum RuleFinding {
     AcceptInList,
     /// It holds the message.
     Hold,
+    /// It drops the message.
+    Discard,
+    /// It drops the message, but accepts for the rules of its list only.
+    DiscardInList,
+    /// It changes the message.
+    Edit(Edit),
+    /// It writes this to the log.
+    Log(Box<str>),
     /// The rules of this class apply, too.
     Enter(Box<str>),
     /// It refuses or defers, with this reply.
@@ -85,7 +94,10 @@ impl AccessRules {
             let mut explanation = explain_rule(rule, &results, said);
             if explanation.accepts && !state.accept(rule) {
                 (explanation.decides, explanation.accepts) = (false, false);
-                explanation.verdict = RuleFinding::AcceptInList;
+                explanation.verdict = match explanation.verdict {
+                    RuleFinding::Discard => RuleFinding::DiscardInList,
+                    _ => RuleFinding::AcceptInList,
+                };
             }
             let decides = explanation.decides;
             all.push(explanation);
@@ -100,27 +112,32 @@ impl AccessRules {
 fn explain_rule(rule: &CompiledRule, results: &[ConditionResult], said: Option<RuleVerdict>) -> RuleExplanation {
     let enters = matches!(said, Some(RuleVerdict::Enter(_)));
     let conditions = rule.conditions.iter().zip(results);
-    let conditions = conditions.map(|(condition, result)| (condition.text.clone(), condition_finding(result, enters)));
+    let is_known = |value: &str| enters || rule_verdict::is_understood(value, rule.chooses_filters);
+    let conditions =
+        conditions.map(|(condition, result)| (condition.text.clone(), condition_finding(result, &is_known)));
     RuleExplanation {
         rule: rule.name.clone(),
         conditions: conditions.collect(),
-        decides: matches!(said, Some(RuleVerdict::Accept | RuleVerdict::Reject(_))),
-        accepts: said == Some(RuleVerdict::Accept),
+        decides: matches!(said, Some(RuleVerdict::Accept | RuleVerdict::Discard | RuleVerdict::Reject(_))),
+        accepts: matches!(said, Some(RuleVerdict::Accept | RuleVerdict::Discard)),
         verdict: match said {
             None => RuleFinding::NoMatch,
             Some(RuleVerdict::Accept) => RuleFinding::Accept,
             Some(RuleVerdict::Hold) => RuleFinding::Hold,
+            Some(RuleVerdict::Discard) => RuleFinding::Discard,
+            Some(RuleVerdict::Edit(edit)) => RuleFinding::Edit(edit),
+            Some(RuleVerdict::Log(text)) => RuleFinding::Log(text),
             Some(RuleVerdict::Enter(class)) => RuleFinding::Enter(class),
             Some(RuleVerdict::Reject(reply)) => RuleFinding::Reject(reply),
         },
     }
 }
 
-/// `enters`: the value of a table is the name of a class.
-fn condition_finding(result: &ConditionResult, enters: bool) -> ConditionFinding {
+/// `is_known`: whether the value of a table is an action or the name of a class.
+fn condition_finding(result: &ConditionResult, is_known: &dyn Fn(&str) -> bool) -> ConditionFinding {
     match result {
         ConditionResult::Value(value) if !value.is_empty() => {
-            ConditionFinding::Value { value: value.clone(), is_known: enters || rule_verdict::is_understood(value) }
+            ConditionFinding::Value { value: value.clone(), is_known: is_known(value) }
         }
         ConditionResult::Holds | ConditionResult::Value(_) => ConditionFinding::Holds,
         ConditionResult::Listed(name) => ConditionFinding::Listed(name.clone()),

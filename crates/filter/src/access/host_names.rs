@@ -10,8 +10,13 @@ use futures_util::future::join3;
 use lookup::directory::other_idn_form;
 
 use super::condition_result::ConditionResult;
-use super::{CompiledRule, ConditionMatcher, RhsblSubject};
+use super::keys::client_name_keys;
+use super::{ClientNameKey, ClientNameTable, CompiledRule, ConditionMatcher, RhsblSubject};
 use crate::check::SessionInfo;
+
+/// The name of this machine as a client, which needs no DNS.
+pub(crate) const LOCALHOST: &str = "localhost";
+const NO_CLIENT_NAME: &str = "the DNS does not answer for the client's name";
 
 /// An answer to come.
 pub type HostNameFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -80,6 +85,7 @@ pub(super) async fn find_names(
     let pending = pending.filter(|(_, result)| **result == ConditionResult::Pending).map(|(condition, _)| condition);
     let tests: Vec<&ConditionMatcher> = pending.map(|condition| &condition.test).collect();
     let of_client = tests.iter().find_map(|test| names_for_client(test)).zip(info.client);
+    let of_client = of_client.filter(|(_, client)| !client.is_loopback());
     let of_helo = tests.iter().find_map(|test| match test {
         ConditionMatcher::HeloFault(faults) => Some((&faults.names, faults.host_to_ask(info)?)),
         _ => None,
@@ -108,14 +114,18 @@ fn names_for_client(test: &ConditionMatcher) -> Option<&Arc<dyn HostNames>> {
     match test {
         ConditionMatcher::ReverseName(names, _) => Some(names),
         ConditionMatcher::Rhsbl(list) if list.needs_client_name() => Some(&list.names),
+        ConditionMatcher::ClientName(table) => Some(&table.names),
         _ => None,
     }
 }
 
 impl KnownNames {
     /// The result of a pending condition that is about names; None: it is not.
-    pub(super) fn result(&self, test: &ConditionMatcher) -> Option<ConditionResult> {
+    pub(super) fn result(&self, test: &ConditionMatcher, info: &SessionInfo<'_>) -> Option<ConditionResult> {
         match test {
+            ConditionMatcher::ClientName(table) if self.client_keys(table, info).is_none() => {
+                Some(ConditionResult::TableUnavailable(NO_CLIENT_NAME.into()))
+            }
             ConditionMatcher::ReverseName(_, states) => Some(self.reverse_name_result(states)),
             ConditionMatcher::HeloFault(_) => Some(unknown_name_result(self.helo_exists, "the HELO name")),
             ConditionMatcher::SenderFault(_) => {
@@ -125,10 +135,26 @@ impl KnownNames {
         }
     }
 
+    /// The keys of a table that has names of clients. None: the DNS does not answer.
+    pub(super) fn client_keys(&self, table: &ClientNameTable, info: &SessionInfo<'_>) -> Option<Vec<String>> {
+        let name = match (&self.client, info.client) {
+            (_, Some(client)) if client.is_loopback() => &ReverseName::Confirmed(LOCALHOST.into()),
+            (Some(ReverseName::Unanswered), _) => return None,
+            (Some(name), _) => name,
+            (None, _) => &ReverseName::Missing,
+        };
+        let (name, client) = match table.key {
+            ClientNameKey::ConfirmedNameOrAddress => (name.confirmed_or_unknown(), info.client),
+            ClientNameKey::ReverseName => (name.reverse_or_unknown(), None),
+        };
+        Some(client_name_keys(name, client, table.table.whole_keys_only()))
+    }
+
     /// The name that a DNS list is asked for, in A-labels and printable. None: it is unknown, or no domain.
     pub(super) fn rhsbl_key(&self, subject: RhsblSubject, info: &SessionInfo<'_>) -> Option<String> {
         let name = match (subject, &self.client) {
             (RhsblSubject::Sender, _) => info.sender??.domain(),
+            (RhsblSubject::Recipient, _) => info.recipient?.domain(),
             (RhsblSubject::Helo, _) => info.helo?,
             (RhsblSubject::ClientName | RhsblSubject::ReverseName, Some(ReverseName::Confirmed(name)))
             | (RhsblSubject::ReverseName, Some(ReverseName::Unconfirmed(name))) => &**name,
@@ -146,7 +172,7 @@ impl KnownNames {
             Some(ReverseName::Unconfirmed(_)) => ReverseNameState::Unconfirmed,
             Some(ReverseName::Confirmed(_)) => return ConditionResult::Fails,
             Some(ReverseName::Unanswered) | None => {
-                return ConditionResult::TableUnavailable("the DNS does not answer for the client's name".into());
+                return ConditionResult::TableUnavailable(NO_CLIENT_NAME.into());
             }
         };
         if states.contains(&state) { ConditionResult::Holds } else { ConditionResult::Fails }

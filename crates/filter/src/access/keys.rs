@@ -6,6 +6,7 @@
 //! | 192.0.2.1 | `192.0.2.1`, `192.0.2`, `192.0`, `192` |
 //! | 2001:db8::1 | `2001:db8::1`, `2001:db8:0:0:0:0:0`, ..., `2001:db8:0`, `2001:db8`, `2001` |
 //! | host name mx.example.org | `mx.example.org`, `.example.org`, `.org` |
+//! | the client's name | as a host name; then as the client's address, where the table may have both |
 //! | bob@a.example.org | `bob@a.example.org`, `@a.example.org`, the keys of the domain, `bob@` |
 //! | bob+x@a.example.org, tag `+x` | as above, with each local part: first with the tag, then without |
 //! | the null sender | `<>` |
@@ -43,8 +44,8 @@ pub(super) fn subject_keys(subject: RuleSubject, info: &SessionInfo<'_>) -> Vec<
         RuleSubject::Recipient => {
             info.recipient.map(|recipient| address_keys(recipient, info.recipient_untagged)).unwrap_or_default()
         }
-        // No table has verdicts.
-        RuleSubject::Verdict => Vec::new(),
+        // No table has these.
+        RuleSubject::RecipientCount | RuleSubject::Verdict => Vec::new(),
     }
 }
 
@@ -55,8 +56,17 @@ pub(super) fn subject_text(subject: RuleSubject, info: &SessionInfo<'_>) -> Opti
         RuleSubject::Helo => info.helo.map(|helo| normalize_helo(helo).into_owned()),
         RuleSubject::Sender => info.sender.map(|sender| sender.map_or_else(|| "<>".into(), Address::to_string)),
         RuleSubject::Recipient => info.recipient.map(Address::to_string),
-        RuleSubject::Verdict => None,
+        RuleSubject::RecipientCount | RuleSubject::Verdict => None,
     }
+}
+
+/// The keys of a client's name, and then of its address if that is given; only the whole ones for a table
+/// of patterns.
+pub(super) fn client_name_keys(name: &str, client: Option<IpAddr>, whole_only: bool) -> Vec<String> {
+    if whole_only {
+        return std::iter::once(name.to_owned()).chain(client.map(|client| client.to_string())).collect();
+    }
+    name_keys(name).into_iter().chain(client.into_iter().flat_map(network_keys)).collect()
 }
 
 /// The HELO name as rules see it: in lower case and without a trailing dot (RFC 1034 section 3.1).

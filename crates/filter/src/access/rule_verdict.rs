@@ -8,15 +8,22 @@
 //! | `DEFER`, `DEFER text` | defer |
 //! | `4NN text`, `5NN text`, with or without an enhanced code | this reply |
 //! | `HOLD`, `HOLD text` | hold |
-//! | `DUNNO`, empty | the rule does not match |
+//! | `DISCARD` | drop the message |
+//! | `PREPEND`, `BCC`, `REDIRECT`, `FILTER` | change the message |
+//! | `WARN text`, `INFO text` | log the text |
+//! | `DEFER_IF_PERMIT` | defer |
+//! | `DUNNO`, `DEFER_IF_REJECT`, empty | the rule does not match |
 //! | the name of a class | the rules of this class are evaluated |
 //! | anything else | 451 and a log message: an unknown action neither accepts nor refuses |
 
 use std::net::IpAddr;
 
 use mail::{EnhancedCode, Reply};
+use protocol::policy::PolicyAction;
 
 use super::{CompiledRule, ConditionResult, RuleAction};
+use crate::action_edit::action_edit;
+use crate::edit::Edit;
 use crate::replies;
 use crate::stage::Stage;
 
@@ -31,6 +38,12 @@ pub(super) enum RuleVerdict {
     Accept,
     /// Hold the message.
     Hold,
+    /// Drop the message.
+    Discard,
+    /// Change the message.
+    Edit(Edit),
+    /// Write this text to the log.
+    Log(Box<str>),
     /// Evaluate the rules of this class, too.
     Enter(Box<str>),
     /// Refuse or defer with this reply.
@@ -66,7 +79,7 @@ pub(super) fn rule_verdict(
         RuleAction::Table => results.iter().find_map(|finding| match finding {
             ConditionResult::Value(value) => match classes.iter().find(|class| ***class == *value.trim()) {
                 Some(class) => Some(RuleVerdict::Enter(class.clone())),
-                None => parse_value(value, rule.stage),
+                None => parse_value(value, rule.stage, rule.chooses_filters),
             },
             _ => None,
         }),
@@ -88,11 +101,11 @@ fn refusal(rule: &CompiledRule, results: &[ConditionResult], client: Option<IpAd
 }
 
 /// Whether the value is a known action; for explanations and checks.
-pub(super) fn is_understood(value: &str) -> bool {
-    parse_value(value, Stage::Rcpt) != Some(RuleVerdict::Reject(replies::ACCESS_UNAVAILABLE))
+pub(super) fn is_understood(value: &str, chooses_filters: bool) -> bool {
+    parse_value(value, Stage::Rcpt, chooses_filters) != Some(RuleVerdict::Reject(replies::ACCESS_UNAVAILABLE))
 }
 
-fn parse_value(value: &str, stage: Stage) -> Option<RuleVerdict> {
+fn parse_value(value: &str, stage: Stage, chooses_filters: bool) -> Option<RuleVerdict> {
     let value = value.trim();
     let (word, text) = value.split_once(|c: char| c.is_ascii_whitespace()).unwrap_or((value, ""));
     let text = text.trim();
@@ -112,8 +125,18 @@ fn parse_value(value: &str, stage: Stage) -> Option<RuleVerdict> {
         "DEFER" => Some(RuleVerdict::Reject(with_text(stage.default_deferral_reply()))),
         code if is_code(code) => Some(RuleVerdict::Reject(coded_reply(printable_prefix(value), code))),
         digits if text.is_empty() && digits.bytes().all(|b| b.is_ascii_digit()) => Some(RuleVerdict::Accept),
-        _ => Some(RuleVerdict::Reject(replies::ACCESS_UNAVAILABLE)),
+        "DISCARD" => Some(RuleVerdict::Discard),
+        "DEFER_IF_PERMIT" => Some(RuleVerdict::Reject(with_text(stage.default_deferral_reply()))),
+        "DEFER_IF_REJECT" => None,
+        "WARN" | "INFO" => Some(RuleVerdict::Log(text.into())),
+        "FILTER" if !chooses_filters => Some(RuleVerdict::Reject(replies::ACCESS_UNAVAILABLE)),
+        _ => Some(edit(value).map_or(RuleVerdict::Reject(replies::ACCESS_UNAVAILABLE), RuleVerdict::Edit)),
     }
+}
+
+/// The change to the message that a value names. None: it names none, or an invalid one.
+fn edit(value: &str) -> Option<Edit> {
+    value.parse::<PolicyAction>().ok().and_then(|action| action_edit(&action).ok().flatten())
 }
 
 fn is_code(word: &str) -> bool {
@@ -140,10 +163,13 @@ mod tests {
     use super::*;
 
     fn describe(value: &str) -> String {
-        match parse_value(value, Stage::Rcpt) {
+        match parse_value(value, Stage::Rcpt, true) {
             None => "dunno".into(),
             Some(RuleVerdict::Accept) => "pass".into(),
             Some(RuleVerdict::Hold) => "hold".into(),
+            Some(RuleVerdict::Discard) => "discard".into(),
+            Some(RuleVerdict::Edit(edit)) => format!("{edit:?}"),
+            Some(RuleVerdict::Log(text)) => format!("log {text}"),
             Some(RuleVerdict::Enter(class)) => class.into(),
             Some(RuleVerdict::Reject(reply)) => reply.to_string(),
         }
@@ -168,11 +194,23 @@ mod tests {
             ("", "dunno"),
             ("REJECT no\nway", "550 5.7.1 no"),
             ("554 4.7.1 of another class", "550 5.7.1 Access denied"),
-            ("FILTER smtp:[127.0.0.1]", "451 4.3.0 Access rules unavailable, try again later"),
+            ("DISCARD it", "discard"),
+            ("PREPEND X-A: b", "PrependField(Field { wire: \"X-A: b\\r\\n\" })"),
+            ("FILTER smtp:[127.0.0.1]", "PrependField(Field { wire: \"X-Mailrace-Filter: smtp:[127.0.0.1]\\r\\n\" })"),
+            ("redirect <c@d.example>", "Redirect(<c@d.example>)"),
+            ("WARN of it", "log of it"),
+            ("info", "log "),
+            ("DEFER_IF_PERMIT 4.7.0 soon", "450 4.7.0 soon"),
+            ("DEFER_IF_REJECT", "dunno"),
+            ("BCC nobody", "451 4.3.0 Access rules unavailable, try again later"),
+            ("PREPEND a b: c", "451 4.3.0 Access rules unavailable, try again later"),
+            ("FILTER [127.0.0.1]", "451 4.3.0 Access rules unavailable, try again later"),
             ("OKAY", "451 4.3.0 Access rules unavailable, try again later"),
         ] {
             assert_eq!(describe(value), expected, "{value}");
         }
+        let without_filters = parse_value("FILTER smtp:[127.0.0.1]", Stage::Rcpt, false);
+        assert_eq!(without_filters, Some(RuleVerdict::Reject(replies::ACCESS_UNAVAILABLE)));
         assert!(describe(&format!("REJECT {}", "x".repeat(1000))).len() < 512);
     }
 }

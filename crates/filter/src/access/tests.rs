@@ -1,6 +1,7 @@
 //! Rules as a session evaluates them: their order, tables and DNS lists, and outages.
 
 mod names;
+mod table_actions;
 
 use std::sync::Mutex;
 
@@ -55,7 +56,16 @@ impl Table for RecordingTable {
 
 fn rule(name: &str, stage: Stage, tests: Vec<ConditionMatcher>, action: RuleAction) -> CompiledRule {
     let conditions = tests.into_iter().map(|test| AccessCondition { text: "it".into(), test }).collect();
-    CompiledRule { name: name.into(), list: None, class: None, stage, applies_to_users: true, conditions, action }
+    CompiledRule {
+        name: name.into(),
+        list: None,
+        class: None,
+        stage,
+        applies_to_users: true,
+        chooses_filters: false,
+        conditions,
+        action,
+    }
 }
 
 /// A test for a client with this address.
@@ -336,7 +346,7 @@ fn users_skip_rules_that_do_not_apply_to_them() {
         ..rule("list", Stage::Rcpt, vec![listed(&table, &[])], RuleAction::Refuse(None))
     };
     let all = access(vec![strangers, rule("all", Stage::Rcpt, vec![], RuleAction::Hold)]);
-    assert_eq!(judge_as(&all, Stage::Rcpt, true).0, AccessStageResult { held: true, decision: None });
+    assert_eq!(judge_as(&all, Stage::Rcpt, true).0, AccessStageResult { held: true, ..AccessStageResult::default() });
     assert_eq!(table.questions(), 0);
     assert_eq!(decided(&all, Stage::Rcpt), "550 5.7.1 192.0.2.1 is listed by list.example");
 }

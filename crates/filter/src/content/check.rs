@@ -109,20 +109,30 @@ impl ContentRules {
         }
         let header = header::read(message).await?.ok_or(ScanError::HeaderTooLong)?;
         self.compare_header(message.prefix(), &header, &mut findings)?;
-        let lines = std::mem::take(&mut findings.table_lines);
-        for line in found_in_tables(&self.rules, lines).await.map_err(CheckError::Table)? {
-            findings.add_line(line.rule, &line.text, line.spot.as_ref())?;
-        }
+        self.look_up_lines(&mut findings).await?;
         let needs = needs_beyond_header(self.needs, &findings, &header);
         if needs == ScanNeeds::default() {
             return Ok(findings);
         }
         let mut findings = self.scan(message, needs, findings).await?;
+        self.look_up_lines(&mut findings).await?;
         let attachments = std::mem::take(&mut findings.table_attachments);
         for (rule, name) in attachments_in_tables(&self.rules, attachments).await.map_err(CheckError::Table)? {
             findings.add_attachment(rule, &name);
         }
         Ok(findings)
+    }
+
+    /// Takes the lines that the tables of their rules have.
+    async fn look_up_lines(&self, findings: &mut Findings<'_>) -> Result<(), CheckError> {
+        if findings.has_too_many_lookups {
+            return Err(ScanError::TooManyLookups.into());
+        }
+        let lines = std::mem::take(&mut findings.table_lines);
+        for line in found_in_tables(&self.rules, lines).await.map_err(CheckError::Table)? {
+            findings.add_line(line.rule, &line.text, line.spot.as_ref())?;
+        }
+        Ok(())
     }
 
     /// Reads the message after its header, and the header of the message for what it says of attachments.

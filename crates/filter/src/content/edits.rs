@@ -1,6 +1,6 @@
 //! What rules change in a message, as edits. Of several changes of one line, that of the first rule counts.
 
-use mail::{DsnNotify, QUEUE_FIELD};
+use mail::{DsnNotify, FILTER_FIELD, QUEUE_FIELD};
 
 use super::findings::{LineSpot, RuleFindings};
 use super::{ContentAction, ContentRule};
@@ -38,6 +38,9 @@ impl ContentEdits {
             }
             ContentAction::Queue(name) => {
                 self.others.push(Edit::PrependField(field(&format!("{QUEUE_FIELD}: {name}"))?))
+            }
+            ContentAction::Filter(destination) => {
+                self.others.push(Edit::PrependField(field(&format!("{FILTER_FIELD}: {destination}"))?))
             }
             ContentAction::Replace(_) | ContentAction::Remove => {
                 found.changes.into_iter().try_for_each(|(spot, text)| self.change(spot, text.as_deref()))?;

@@ -8,6 +8,8 @@ use super::{CompiledContentRule, ContentAction};
 
 /// Lines that are replaced or removed in one message.
 pub(super) const CHANGES_MAX: usize = 1000;
+/// Fields of one message that are looked up in tables, counted for each rule.
+pub(super) const TABLE_LINES_MAX: usize = 1000;
 /// Attachments of one message whose names are looked up in tables, counted for each rule.
 pub(super) const TABLE_ATTACHMENTS_MAX: usize = 1000;
 /// Characters of a line that the log has.
@@ -68,8 +70,8 @@ pub(super) struct Findings<'r> {
     found: BTreeMap<usize, RuleFindings>,
     pub(super) table_lines: Vec<TableLine>,
     pub(super) table_attachments: Vec<TableAttachment>,
-    /// [`TABLE_ATTACHMENTS_MAX`] is exceeded.
-    pub(super) has_too_many_attachments: bool,
+    /// [`TABLE_ATTACHMENTS_MAX`] or [`TABLE_LINES_MAX`] is exceeded.
+    pub(super) has_too_many_lookups: bool,
     changes: usize,
 }
 
@@ -81,8 +83,8 @@ impl<'r> Findings<'r> {
     pub(super) fn new(rules: &'r [CompiledContentRule], in_scope: Vec<bool>) -> Findings<'r> {
         let found = BTreeMap::new();
         let (table_lines, table_attachments) = (Vec::new(), Vec::new());
-        let has_too_many_attachments = false;
-        Findings { rules, in_scope, found, table_lines, table_attachments, has_too_many_attachments, changes: 0 }
+        let has_too_many_lookups = false;
+        Findings { rules, in_scope, found, table_lines, table_attachments, has_too_many_lookups, changes: 0 }
     }
 
     /// Whether a rule about this message meets the test.
@@ -110,6 +112,7 @@ impl<'r> Findings<'r> {
                 taken.push(list);
             }
             match table {
+                Some(_) if self.table_lines.len() >= TABLE_LINES_MAX => self.has_too_many_lookups = true,
                 Some(_) => {
                     self.table_lines.push(TableLine { rule: number, text: text.to_owned(), spot: spot.cloned() });
                 }
@@ -158,7 +161,7 @@ impl<'r> Findings<'r> {
                 Some(_) if self.table_attachments.len() < TABLE_ATTACHMENTS_MAX => {
                     self.table_attachments.push(TableAttachment { rule: number, names: attachment.names.clone() });
                 }
-                Some(_) => self.has_too_many_attachments = true,
+                Some(_) => self.has_too_many_lookups = true,
                 None => {
                     let name = attachment.names.first().unwrap_or(&attachment.media_type);
                     self.found.entry(number).or_default().attachment.get_or_insert_with(|| cut(name));

@@ -32,8 +32,8 @@ pub(super) enum ScanError {
     AttachmentField,
     #[error("too many lines to replace or remove")]
     TooManyChanges,
-    #[error("too many attachments whose names are to be looked up")]
-    TooManyAttachments,
+    #[error("too many fields or attachments that are to be looked up in a table")]
+    TooManyLookups,
 }
 
 impl From<TooManyChanges> for ScanError {
@@ -91,10 +91,7 @@ impl<'r> MessageScan<'r> {
         let walked = self.walker.finish(&mut self.parts);
         self.parts.error.map_or(Ok(()), Err)?;
         walked?;
-        match self.parts.findings.has_too_many_attachments {
-            true => Err(ScanError::TooManyAttachments),
-            false => Ok(self.parts.findings),
-        }
+        Ok(self.parts.findings)
     }
 }
 

@@ -21,9 +21,9 @@ use super::attributes::{Question, request};
 use super::exchange::{PolicyFailure, ask};
 use super::restrictions::evaluate;
 use crate::access::ReverseName;
+use crate::action_edit::action_edit;
 use crate::check::{Check, CheckFuture, CheckedMessage, Decision, Refusal, SessionInfo, Verdict};
 use crate::client_names::client_name;
-use crate::edit::{Edit, Field, without_brackets};
 use crate::stage::Stage;
 
 pub(super) struct PolicyCheck {
@@ -117,10 +117,13 @@ impl PolicyCheck {
         action: PolicyAction,
         by: Box<str>,
     ) -> Result<Verdict, PolicyFailure> {
-        let edit = |edit| Verdict { edits: vec![edit], ..Verdict::default() };
+        let edits: Vec<_> = action_edit(&action)?.into_iter().collect();
         Ok(match action {
             // A list of restrictions has come to another action.
             PolicyAction::Dunno | PolicyAction::DeferIfReject | PolicyAction::Restrictions(_) => Verdict::default(),
+            PolicyAction::Prepend(_) | PolicyAction::Bcc(_) | PolicyAction::Filter(_) | PolicyAction::Redirect(_) => {
+                Verdict { edits, ..Verdict::default() }
+            }
             PolicyAction::Log(text) => {
                 let helo = session.helo.unwrap_or_default();
                 self.service.log(format_args!("{text} (at {}, helo {helo:?})", stage.name()));
@@ -132,23 +135,8 @@ impl PolicyCheck {
             }
             PolicyAction::Hold => Verdict { held: true, ..Verdict::default() },
             PolicyAction::Discard => Decision::Discard { by }.into(),
-            PolicyAction::Prepend(text) => edit(Edit::PrependField(field(&text)?)),
-            PolicyAction::Bcc(address) => edit(Edit::add_recipient(parse_address(&address)?)),
-            PolicyAction::Filter(destination) => {
-                edit(Edit::PrependField(Field::new(mail::FILTER_FIELD, &destination)?))
-            }
-            PolicyAction::Redirect(address) => edit(Edit::Redirect(parse_address(&address)?)),
         })
     }
-}
-
-fn field(text: &str) -> Result<Field, crate::edit::InvalidField> {
-    let (name, value) = text.split_once(':').ok_or(crate::edit::InvalidField)?;
-    Field::new(name, value.trim_start())
-}
-
-fn parse_address(text: &str) -> Result<mail::Address, mail::AddressError> {
-    without_brackets(text).parse()
 }
 
 impl Check for PolicyCheck {

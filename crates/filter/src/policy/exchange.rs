@@ -3,12 +3,11 @@
 
 use std::io;
 
-use mail::AddressError;
 use protocol::policy::{AnswerReader, InvalidPolicyAction, PolicyAction, PolicyViolation};
 use tokio::time::timeout;
 
 use super::PolicyService;
-use crate::edit::InvalidField;
+use crate::action_edit::InvalidActionEdit;
 use crate::service::{PooledConnection, ServiceStream};
 
 const INPUT_OCTETS: usize = 2 << 10;
@@ -28,10 +27,8 @@ pub(super) enum PolicyFailure {
     Violation(#[from] PolicyViolation),
     #[error("{0}")]
     Action(#[from] InvalidPolicyAction),
-    #[error("answered with a field that is invalid: {0}")]
-    Field(#[from] InvalidField),
-    #[error("answered with an address that is invalid: {0}")]
-    Address(#[from] AddressError),
+    #[error("answered with {0}")]
+    Edit(#[from] InvalidActionEdit),
 }
 
 /// Asks the service.

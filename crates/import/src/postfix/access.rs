@@ -10,7 +10,7 @@
 use std::path::Path;
 
 use super::Conversion;
-use super::access_table::{self, AccessAction, AccessSubject, AccessTableContent, PatternLines, group_by_action};
+use super::access_table::{self, AccessAction, AccessSubject, AccessTableContent, EVERYTHING, group_by_action};
 use super::dnsbl::PostfixDnsbl;
 use super::logins::OTHER_SENDER_CHECKS;
 use super::lookups::MapRef;
@@ -24,10 +24,17 @@ pub(super) const CLASS_DEPTH_MAX: usize = 5;
 /// Rules that one table of networks may become.
 const RUNS_MAX: usize = 100;
 /// The index of postscreen's checks, after all lists.
-const POSTSCREEN_LIST: usize = LISTS.len();
+pub(super) const POSTSCREEN_LIST: usize = LISTS.len();
+/// The index of the first list that is evaluated after RCPT.
+pub(super) const LATE_LISTS: usize = POSTSCREEN_LIST + 1;
 /// The names of the lists in rules.
-pub(super) const LIST_NAMES: [&str; POSTSCREEN_LIST + 1] =
-    ["client", "helo", "sender", "relay", "recipient", "postscreen"];
+pub(super) const LIST_NAMES: [&str; LATE_LISTS + 2] =
+    ["client", "helo", "sender", "relay", "recipient", "postscreen", "data", "end of data"];
+/// Their stages.
+pub(super) const LIST_STAGES: [&str; LATE_LISTS + 2] =
+    ["rcpt", "rcpt", "rcpt", "rcpt", "rcpt", "rcpt", "data", "message"];
+/// The name of rules that defer mail which a restriction may have refused.
+pub(super) const NOT_TRANSLATED: &str = "not translated";
 
 /// A rule to be written.
 pub(super) struct ImportedRule {
@@ -39,6 +46,8 @@ pub(super) struct ImportedRule {
     pub(super) class: Option<String>,
     pub(super) condition: RuleCondition,
     pub(super) excludes_users: bool,
+    /// The number of the service whose listeners it is for, if not for all.
+    pub(super) service: Option<usize>,
 }
 
 /// The condition of a rule.
@@ -49,6 +58,12 @@ pub(super) enum RuleCondition {
     Networks,
     /// Clients on a DNS list, with this action.
     Listed(PostfixDnsbl, &'static str),
+    /// Clients that DNS lists give a score, as the value of `dnsbl_score`, with this action.
+    Score(String, &'static str),
+    /// What a restriction that is not supported may refuse: keys of the rule and their values.
+    NotTranslated(Vec<(&'static str, String)>),
+    /// Mail with the null sender to several recipients.
+    MultiRecipientBounce,
     /// Clients with a name or a greeting of this kind: the key in the rule, its value, and the action.
     Named(NameCondition),
     /// What a table says.
@@ -72,9 +87,10 @@ impl ImportedRule {
     pub(super) fn can_accept(&self) -> bool {
         match &self.condition {
             RuleCondition::Networks => true,
-            RuleCondition::Owned(_) => false,
+            RuleCondition::Owned(_) | RuleCondition::NotTranslated(_) | RuleCondition::MultiRecipientBounce => false,
             RuleCondition::All(action)
             | RuleCondition::Listed(_, action)
+            | RuleCondition::Score(_, action)
             | RuleCondition::Named(NameCondition { action, .. }) => *action == "accept",
             RuleCondition::Table(_, _, content) => content.can_accept(),
         }
@@ -92,6 +108,8 @@ pub(super) struct ListScope {
     pub(super) excludes_users: bool,
     /// Classes around it.
     pub(super) depth: usize,
+    /// As in [`ImportedRule`].
+    pub(super) service: Option<usize>,
 }
 
 /// The result of converting a restriction.
@@ -101,6 +119,8 @@ pub(super) enum ConvertedRestriction {
     Same(&'static str),
     /// Not supported.
     Lost(&'static str),
+    /// Not supported; a rule with these keys defers the mail that it may refuse.
+    Deferred(&'static str, Vec<(&'static str, String)>),
     /// The rest of the list is not evaluated.
     End(&'static str),
 }
@@ -112,16 +132,19 @@ const AFTER_PERMIT: &str = "the rest of the list is not evaluated";
 const FOR_OTHERS: &str =
     "the rest of the list is for mail to other domains, which only `relay.networks` and users may send anyway";
 
+/// It only matters for mail of clients that may relay.
+pub(super) const UNKNOWN_RECIPIENT_DOMAIN: &str = "reject_unknown_recipient_domain";
+
 /// Restrictions that are built into the server or not needed.
-const NOT_NEEDED: [(&str, &str); 13] = [
+pub(super) const NOT_NEEDED: [(&str, &str); 13] = [
     ("permit_sasl_authenticated", "users who log in may relay, and later rules do not apply to them (users = false)"),
     ("reject_unauth_destination", "always"),
     ("defer_unauth_destination", "always, but refused rather than deferred"),
     ("reject_unauth_pipelining", "commands beyond what PIPELINING allows are answered in order"),
     ("reject_unlisted_recipient", "always: see `mailboxes` of [[domain]]"),
-    ("reject_unverified_recipient", "always: see `mailboxes` of [[domain]]"),
+    ("sleep", "there are no delays"),
     ("reject_non_fqdn_recipient", "recipients must always have a domain"),
-    ("reject_unknown_recipient_domain", "not checked at RCPT; the sender gets a bounce"),
+    (UNKNOWN_RECIPIENT_DOMAIN, "not checked at RCPT; the sender gets a bounce"),
     ("reject_sender_login_mismatch", "see `senders` of [auth]"),
     ("reject_authenticated_sender_login_mismatch", "see `senders` of [auth]"),
     ("reject_known_sender_login_mismatch", "see `senders` of [auth]; there, users may only use their own senders"),
@@ -154,32 +177,27 @@ const MISSING_NAME: &str = "[\"missing\"]";
 const UNKNOWN_NAME: &str = "[\"missing\", \"unconfirmed\"]";
 
 /// Restrictions about DNS lists of domains, with the name that is looked up.
-const RHSBL: [(&str, &str); 5] = [
+pub(super) const RHSBL: [(&str, &str); 6] = [
     ("reject_rhsbl_client", "client_name"),
     ("reject_rhsbl_reverse_client", "reverse_name"),
     ("reject_rhsbl_helo", "helo"),
     ("reject_rhsbl_sender", "sender"),
+    ("reject_rhsbl_recipient", "recipient"),
     ("permit_rhswl_client", "client_name"),
 ];
 
 /// Restrictions that are not supported, and why.
-const UNSUPPORTED: [(&str, &str); 12] = [
+const UNSUPPORTED: [(&str, &str); 8] = [
     ("check_policy_service", "its address cannot be translated: add a [[policy_service]]"),
-    ("reject_rhsbl_recipient", "DNS lists are not asked for recipients"),
-    ("reject_unknown_", "not checked"),
-    ("reject_non_fqdn_", "not checked; use `senders_in` for known names"),
+    ("reject_unknown_", "it is not checked"),
+    ("reject_non_fqdn_", "it is not checked"),
     ("reject_unverified_", "addresses are not verified at other servers"),
     ("reject_unlisted_sender", "the existence of senders is not checked"),
-    (
-        "reject_unauthenticated_sender_login_mismatch",
-        "there is no table of senders for it: see smtpd_sender_login_maps",
-    ),
-    ("reject_multi_recipient_bounce", "not checked"),
     ("permit_mx_backup", "mail is relayed only for domains with a [[domain]] section"),
     ("permit_tls_", "client certificates are not supported; use `relay.networks`"),
-    ("check_", "it needs data that is not available here: DNS names, certificates, or users"),
-    ("sleep", "there are no delays"),
+    ("check_", "it needs data that is not available here: hosts of domains, certificates, or users"),
 ];
+pub(super) const ANSWERS: &str = "the answers of this list cannot be translated";
 
 impl Conversion<'_> {
     /// Writes the rules of the first service for other servers; differences of other services are
@@ -207,8 +225,10 @@ impl Conversion<'_> {
             }
         }
         self.postscreen_rules(&mut rules);
-        self.compare_other_services(&lists);
+        self.late_restrictions(&lists, &mut rules);
+        self.other_services(&lists, &mut rules);
         self.report_other_relays();
+        self.relocated_recipients(&mut rules);
         self.write_blocked_recipients();
         self.write_rules(&rules, &mynetworks);
         self.proxies();
@@ -221,9 +241,22 @@ impl Conversion<'_> {
     }
 
     fn collect_rules(&mut self, list: usize, name: &str, lists: &RestrictionLists, rules: &mut Vec<ImportedRule>) {
+        self.collect_list(list, name, &lists.0[list].clone(), lists, rules);
+    }
+
+    /// Converts a list with these elements.
+    pub(super) fn collect_list(
+        &mut self,
+        list: usize,
+        name: &str,
+        elements: &[Restriction],
+        lists: &RestrictionLists,
+        rules: &mut Vec<ImportedRule>,
+    ) {
         self.dropped_permit = false;
-        let scope = ListScope { list, name: name.to_owned(), class: None, excludes_users: false, depth: 0 };
-        self.collect_elements(&scope, &lists.0[list], lists, rules);
+        let name = name.to_owned();
+        let scope = ListScope { list, name, class: None, excludes_users: false, depth: 0, service: None };
+        self.collect_elements(&scope, elements, lists, rules);
         // A permit at the end of a list has no effect.
         while rules.last().is_some_and(|last| last.list == list && matches!(last.condition, RuleCondition::Networks)) {
             rules.pop();
@@ -245,9 +278,16 @@ impl Conversion<'_> {
                 (Some(why), _) => ConvertedRestriction::Same(why),
                 (None, Some(_)) => self.convert_in_class(scope, element),
                 (None, None) if element.rule == "check_policy_service" && element.no_effect.is_none() => {
-                    self.policy_service(scope.list, element, lists)
+                    match scope.list.checked_sub(LATE_LISTS) {
+                        Some(late) => self.late_policy_service(element, late),
+                        None => self.policy_service(scope.list, element, lists),
+                    }
                 }
                 (None, None) => self.convert_restriction(scope.list, element),
+            };
+            let step = match step {
+                ConvertedRestriction::Lost(why) => self.safe_choice(element, why),
+                step => step,
             };
             let does = match step {
                 ConvertedRestriction::Same(does) => does,
@@ -256,24 +296,38 @@ impl Conversion<'_> {
                     does
                 }
                 ConvertedRestriction::Lost(why) => {
-                    self.report_lost_restriction(&told, element, why);
+                    self.draft.add_behavior_change(format!(
+                        "Mail that it permitted is checked by later rules ({told}): {why}."
+                    ));
                     self.dropped_permit |= may_accept(&element.rule);
+                    why
+                }
+                ConvertedRestriction::Deferred(why, conditions) => {
+                    self.report_deferred_restriction(&told, why, &conditions);
+                    self.dropped_permit |= may_accept(&element.rule);
+                    let excludes_users = self.excludes_users_before(scope, element, &elements[..place]);
+                    rules.push(ImportedRule {
+                        list: scope.list,
+                        from: told.clone(),
+                        class: scope.class.clone(),
+                        condition: RuleCondition::NotTranslated(conditions),
+                        excludes_users,
+                        service: scope.service,
+                    });
                     why
                 }
                 ConvertedRestriction::Rule(condition) => {
                     if matches!(condition, RuleCondition::All(_)) {
                         ended = Some(AFTER_ALL);
                     }
-                    let excludes_users = match &scope.class {
-                        None => self.excludes_users(scope.list, element),
-                        Some(_) => scope.excludes_users || elements[..place].iter().any(|it| it.rule == PERMIT_USERS),
-                    };
+                    let excludes_users = self.excludes_users_before(scope, element, &elements[..place]);
                     let rule = ImportedRule {
                         list: scope.list,
                         from: told.clone(),
                         class: scope.class.clone(),
                         condition,
                         excludes_users,
+                        service: scope.service,
                     };
                     self.add_imported_rule(scope, rule, lists, rules)
                 }
@@ -308,6 +362,10 @@ impl Conversion<'_> {
             }
             RuleCondition::Table(subject, _, content) => {
                 self.dropped_permit |= content.loses_accept(*subject);
+                self.translate_filters(content);
+                // Postfix adds no field once it has the message.
+                let late_fields = content.actions_mut().filter(|act| rule.list == LATE_LISTS + 1 && act.is_field());
+                late_fields.for_each(|act| *act = AccessAction::Dunno(None));
                 classes = self.name_classes(scope, content);
                 "see [[access]], or the part about what is not translated"
             }
@@ -323,6 +381,7 @@ impl Conversion<'_> {
                 class: Some(class.clone()),
                 excludes_users,
                 depth: scope.depth + 1,
+                service: scope.service,
             };
             self.collect_class(&inner, &text, lists, rules);
             if rules.len() == before
@@ -375,14 +434,26 @@ impl Conversion<'_> {
         content.may_relay(subject, own, &mut passes)
     }
 
-    /// Reports what happens to mail without this restriction.
-    fn report_lost_restriction(&mut self, told: &str, element: &Restriction, why: &str) {
-        let mail = if element.rule.starts_with("permit") {
-            "Mail that it permitted is checked by later rules"
-        } else {
-            "Mail that it refused is accepted"
-        };
-        self.draft.add_behavior_change(format!("{mail} ({told}): {why}."));
+    /// Gives the content filters in a table a transport of ours.
+    fn translate_filters(&mut self, content: &mut AccessTableContent) {
+        for action in content.actions_mut() {
+            if let AccessAction::Filter(destination) = action {
+                *action = match self.filter_destination(destination, "check_..._access") {
+                    Some(ours) => AccessAction::Message(format!("FILTER {ours}")),
+                    None => AccessAction::Other("its filter is no transport and next hop"),
+                };
+            }
+        }
+    }
+
+    /// Whether no service with logins applies this to users, or what comes before it in its list permits them.
+    fn excludes_users_before(&self, scope: &ListScope, element: &Restriction, before: &[Restriction]) -> bool {
+        let permits_users = before.iter().any(|it| it.rule == PERMIT_USERS && it.no_effect.is_none());
+        match &scope.class {
+            None if scope.list < POSTSCREEN_LIST && scope.service.is_none() => self.excludes_users(scope.list, element),
+            None => self.has_users && permits_users,
+            Some(_) => scope.excludes_users || permits_users,
+        }
     }
 
     /// Whether no service with logins applies this to users.
@@ -407,6 +478,12 @@ impl Conversion<'_> {
             _ => {}
         }
         let argument = element.argument.as_deref().unwrap_or_default();
+        if rule == "reject_multi_recipient_bounce" {
+            return self.multi_recipient_bounce(list);
+        }
+        if list >= LATE_LISTS && rule == "check_recipient_access" {
+            return ConvertedRestriction::Lost("after RCPT, rules are about the message and not about a recipient");
+        }
         if let Some(subject) = AccessSubject::of_rule(rule) {
             return match self.table_content(subject, argument) {
                 Some((named, content)) => ConvertedRestriction::Rule(RuleCondition::Table(subject, named, content)),
@@ -418,7 +495,7 @@ impl Conversion<'_> {
                 if rule.starts_with("permit") { "accept" } else { self.refusal_action("maps_rbl_reject_code") };
             return match PostfixDnsbl::parse(argument) {
                 Some(zone) => ConvertedRestriction::Rule(RuleCondition::Listed(zone, action)),
-                None => ConvertedRestriction::Lost("the answers of this list cannot be translated"),
+                None => ConvertedRestriction::Lost(ANSWERS),
             };
         }
         if let Some((_, subject)) = RHSBL.iter().find(|(known, _)| *known == rule) {
@@ -431,10 +508,19 @@ impl Conversion<'_> {
                     value: zone.value_for(subject),
                     action,
                 })),
-                None => ConvertedRestriction::Lost("the answers of this list cannot be translated"),
+                None => ConvertedRestriction::Lost(ANSWERS),
             };
         }
         self.convert_by_name(list, rule)
+    }
+
+    /// Mail with the null sender to several recipients, which only DATA shows. In the lists before it, Postfix
+    /// refuses such mail from the third recipient on.
+    fn multi_recipient_bounce(&mut self, list: usize) -> ConvertedRestriction {
+        match list >= LATE_LISTS {
+            true => ConvertedRestriction::Rule(RuleCondition::MultiRecipientBounce),
+            false => ConvertedRestriction::Lost("it is only supported in smtpd_data_restrictions: move it there"),
+        }
     }
 
     fn convert_by_name(&mut self, list: usize, rule: &str) -> ConvertedRestriction {
@@ -442,7 +528,7 @@ impl Conversion<'_> {
         if let Some(owned) = self
             .owned_senders
             .clone()
-            .filter(|_| has_logins && list < POSTSCREEN_LIST && OTHER_SENDER_CHECKS.contains(&rule))
+            .filter(|_| has_logins && list != POSTSCREEN_LIST && OTHER_SENDER_CHECKS.contains(&rule))
         {
             return ConvertedRestriction::Rule(RuleCondition::Owned(owned));
         }
@@ -452,6 +538,9 @@ impl Conversion<'_> {
             let action = if code.starts_with('4') { "defer" } else { "refuse" };
             let (name, value) = (rule.to_owned(), (*value).to_owned());
             return ConvertedRestriction::Rule(RuleCondition::Named(NameCondition { name, key, value, action }));
+        }
+        if rule == UNKNOWN_RECIPIENT_DOMAIN {
+            self.report_unknown_recipient_domains();
         }
         if let Some((_, does)) = NOT_NEEDED.iter().find(|(known, _)| *known == rule) {
             return ConvertedRestriction::Same(does);
@@ -465,16 +554,17 @@ impl Conversion<'_> {
     }
 
     /// The contents of the table of a check.
-    fn table_content(&mut self, subject: AccessSubject, argument: &str) -> Option<(MapRef, AccessTableContent)> {
+    pub(super) fn table_content(
+        &mut self,
+        subject: AccessSubject,
+        argument: &str,
+    ) -> Option<(MapRef, AccessTableContent)> {
         // In braces, the table comes first, then its own settings.
         let map_ref = match braced(argument) {
             Some(inside) => MapRef::parse(list(inside).first()?)?,
             None => MapRef::parse(argument)?,
         };
         let content = match self.readable_content(subject, &map_ref) {
-            Some(AccessTableContent::Patterns(lines)) if map_ref.kind != "static" => {
-                AccessTableContent::Patterns(self.address_patterns(subject, &map_ref, lines))
-            }
             Some(AccessTableContent::Networks(networks)) if group_by_action(&networks).len() > RUNS_MAX => {
                 let why = "it would become too many rules; combine its networks";
                 AccessTableContent::Unreadable(self.unavailable_table(&map_ref, TableUse::Access, why)?)
@@ -485,38 +575,12 @@ impl Conversion<'_> {
         Some((map_ref, content))
     }
 
-    /// Keeps only the patterns for client addresses. Postfix also looks up host names of clients,
-    /// which are not known here.
-    fn address_patterns(&mut self, subject: AccessSubject, map_ref: &MapRef, mut lines: PatternLines) -> PatternLines {
-        if subject != AccessSubject::Client {
-            return lines;
-        }
-        let is_of_name = |head: &String| access_table::is_for_name(head);
-        let turns = lines.iter().any(|(head, act)| is_of_name(head) && (act.is_none() || head.starts_with('!')));
-        let before = lines.len();
-        let lets_pass = |(head, act): &(String, Option<AccessAction>)| {
-            *act == Some(AccessAction::Accept) && (turns || is_of_name(head))
-        };
-        self.dropped_permit |= lines.iter().any(lets_pass);
-        lines.retain(|(head, act)| !turns && (act.is_none() || !is_of_name(head)));
-        if lines.len() < before {
-            self.draft.add_behavior_change(format!(
-                "Mail from clients whose names {}:{} refused is accepted: clients are known only by their addresses, \
-                 so {} of its lines are left out.",
-                map_ref.kind,
-                map_ref.name,
-                before - lines.len()
-            ));
-        }
-        lines
-    }
-
     /// The contents of a table that can be read.
-    fn readable_content(&mut self, subject: AccessSubject, map_ref: &MapRef) -> Option<AccessTableContent> {
+    pub(super) fn readable_content(&mut self, subject: AccessSubject, map_ref: &MapRef) -> Option<AccessTableContent> {
         Some(match map_ref.kind.as_str() {
             "static" => {
                 let act = AccessAction::parse(braced(&map_ref.name).unwrap_or(&map_ref.name));
-                AccessTableContent::Patterns(vec![("/^/".into(), Some(act))])
+                AccessTableContent::Patterns(vec![(EVERYTHING.into(), Some(act))])
             }
             "regexp" | "pcre" => {
                 let text = self.read_file(Path::new(&map_ref.name))?;
@@ -545,7 +609,7 @@ impl Conversion<'_> {
         }
     }
 
-    fn read_cidr(&mut self, map_ref: &MapRef) -> Result<Vec<(IpNet, AccessAction)>, String> {
+    pub(super) fn read_cidr(&mut self, map_ref: &MapRef) -> Result<Vec<(IpNet, AccessAction)>, String> {
         let text = self.read_file(Path::new(&map_ref.name)).ok_or("the file cannot be read")?;
         let mut networks = Vec::new();
         for line in super::main_cf::logical_lines(&text) {
@@ -554,123 +618,6 @@ impl Conversion<'_> {
             networks.push((net, AccessAction::parse(value)));
         }
         Ok(networks)
-    }
-
-    /// Converts postscreen's access list and DNS lists.
-    fn postscreen_rules(&mut self, rules: &mut Vec<ImportedRule>) {
-        if !self.inbound_services.iter().any(|inbound| inbound.uses_postscreen) {
-            return;
-        }
-        let exempt = self.values.explicit_value("postscreen_access_list").unwrap_or_else(|| "permit_mynetworks".into());
-        if list(&exempt).first().is_some_and(|first| first == "permit_mynetworks") {
-            let from = "postscreen_access_list: permit_mynetworks".to_owned();
-            rules.push(ImportedRule {
-                list: POSTSCREEN_LIST,
-                from,
-                class: None,
-                condition: RuleCondition::Networks,
-                excludes_users: false,
-            });
-        }
-        self.postscreen_tables(&exempt, rules);
-        self.postscreen_sites(rules);
-    }
-
-    /// The DNS lists that suffice on their own.
-    fn postscreen_sites(&mut self, rules: &mut Vec<ImportedRule>) {
-        let Some(sites) = self.values.explicit_value("postscreen_dnsbl_sites") else { return };
-        let action = self.values.value("postscreen_dnsbl_action");
-        if !["enforce", "drop"].contains(&action.as_str()) {
-            return self.draft.unsupported("postscreen_dnsbl_sites", "postscreen_dnsbl_action does not refuse clients");
-        }
-        ["postscreen_dnsbl_sites", "postscreen_dnsbl_action", "postscreen_dnsbl_threshold"]
-            .iter()
-            .for_each(|name| self.draft.mapped(name));
-        let threshold = self.values.value("postscreen_dnsbl_threshold").parse().unwrap_or(1);
-        for site in list(&sites) {
-            let from = format!("postscreen_dnsbl_sites: {site}");
-            match PostfixDnsbl::parse(&site) {
-                Some(zone) if zone.weight >= threshold => {
-                    let what = RuleCondition::Listed(zone, "refuse");
-                    let spares_users = self.has_users;
-                    self.draft.rules.push((from.clone(), "see [[access]]".into()));
-                    rules.push(ImportedRule {
-                        list: POSTSCREEN_LIST,
-                        from,
-                        class: None,
-                        condition: what,
-                        excludes_users: spares_users,
-                    });
-                }
-                Some(_) => {
-                    self.draft.add_unsupported(from, "only lists that suffice on their own become rules");
-                    self.draft.add_behavior_change(
-                        "Mail from clients that only several lists of postscreen_dnsbl_sites together refused is \
-                         accepted: scores are not added up here.",
-                    );
-                }
-                None => {
-                    self.draft.add_behavior_change(format!(
-                        "Mail from clients on {site} is accepted: its answers cannot be translated."
-                    ));
-                    self.draft.add_unsupported(from, "its answers cannot be translated");
-                }
-            }
-        }
-    }
-
-    /// The tables of `postscreen_access_list`: clients that need no test, and clients that are refused.
-    fn postscreen_tables(&mut self, access_list: &str, rules: &mut Vec<ImportedRule>) {
-        let parameter = "postscreen_access_list";
-        let action = ["postscreen_denylist_action", "postscreen_blacklist_action"].map(|name| self.values.value(name));
-        let refuses = action.iter().any(|action| ["enforce", "drop"].contains(&action.as_str()));
-        for element in list(access_list).into_iter().filter(|element| element != "permit_mynetworks") {
-            let from = format!("{parameter}: {element}");
-            let networks = MapRef::parse(&element).filter(|map_ref| map_ref.kind == "cidr");
-            let Some(networks) = networks.and_then(|map_ref| Some((self.read_cidr(&map_ref).ok()?, map_ref))) else {
-                self.draft.add_behavior_change(format!(
-                    "Mail from clients in {element} is handled like that of others ({parameter}): only tables of type \
-                     cidr are translated."
-                ));
-                continue;
-            };
-            let decided = networks.0.into_iter().map(|(net, act)| match act {
-                AccessAction::Reject(_) if !refuses => (net, AccessAction::Dunno(None)),
-                act => (net, act),
-            });
-            let content = AccessTableContent::Networks(decided.collect());
-            rules.push(ImportedRule {
-                list: POSTSCREEN_LIST,
-                from,
-                class: None,
-                condition: RuleCondition::Table(AccessSubject::Client, networks.1, content),
-                excludes_users: false,
-            });
-        }
-        [parameter, "postscreen_denylist_action", "postscreen_blacklist_action"]
-            .iter()
-            .for_each(|name| self.draft.mapped(name));
-    }
-
-    /// Reports restrictions that only other services have.
-    fn compare_other_services(&mut self, front: &RestrictionLists) {
-        let expected =
-            ["permit", "permit_mynetworks", "permit_sasl_authenticated", "reject", "permit_auth_destination"];
-        for inbound in self.inbound_services.clone().into_iter().filter(|inbound| !inbound.is_from_filter) {
-            for (place, name) in LISTS.into_iter().enumerate() {
-                let own = inbound.lists.0[place].iter().filter(|element| !front.0[place].contains(element));
-                let told = own.filter(|it| {
-                    !expected.contains(&it.rule.as_str()) && !NOT_NEEDED.iter().any(|same| same.0 == it.rule)
-                });
-                for element in told {
-                    let what = format!("{}: {name}: {}", inbound.description, element.text());
-                    self.draft.add_behavior_change(format!(
-                        "Mail that {what} handles differently is handled as at the first service: [[access]] rules \
-                         apply to all listeners."
-                    ));
-                }
-            }
-        }
     }
 
     /// The proxies that may use XCLIENT, if all services agree.

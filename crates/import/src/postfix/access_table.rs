@@ -5,18 +5,20 @@
 //! | `OK`, `PERMIT`, digits                                       | `OK`                              |
 //! | `REJECT`, `DEFER`, `4NN`, `5NN`, `HOLD`                      | the same                          |
 //! | `DEFER_IF_PERMIT`                                            | `DEFER`                           |
-//! | `DUNNO`, `WARN`, `INFO`, `PREPEND`, `BCC`, `DEFER_IF_REJECT` | `DUNNO`                           |
+//! | `DUNNO`, `DEFER_IF_REJECT`                                   | `DUNNO`                           |
+//! | `DISCARD`, `WARN`, `INFO`, `PREPEND`, `BCC`, `REDIRECT`      | the same                          |
+//! | `FILTER`                                                     | the same, with a transport of ours |
 //! | restrictions, a restriction class                            | the name of a class of rules      |
-//! | `DISCARD`, `FILTER`, `REDIRECT`                              | `DEFER`, so that no mail is accepted by mistake |
+//! | anything else                                                | `DEFER`, so that no mail is accepted by mistake |
 //!
 //! A domain without a leading dot also matches its subdomains, unless
-//! `parent_domain_matches_subdomains` says otherwise; here such a key is written twice. Clients are
-//! known only by their address, so keys that are host names of clients are reported.
+//! `parent_domain_matches_subdomains` says otherwise; here such a key is written twice. A table with names
+//! of clients is asked by their names, which costs a query to the DNS; one with addresses alone is not.
 
 use std::collections::HashSet;
 use std::net::Ipv6Addr;
 
-use mail::Reply;
+use mail::{Address, Reply};
 
 use super::map_text::pattern_end;
 use crate::ip_net::IpNet;
@@ -25,6 +27,8 @@ use crate::ip_net::IpNet;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum AccessSubject {
     Client,
+    /// The client's name, confirmed or not.
+    ReverseClient,
     Helo,
     Sender,
     Recipient,
@@ -35,6 +39,7 @@ impl AccessSubject {
     pub(super) fn of_rule(rule: &str) -> Option<AccessSubject> {
         Some(match rule {
             "check_client_access" => AccessSubject::Client,
+            "check_reverse_client_hostname_access" => AccessSubject::ReverseClient,
             "check_helo_access" => AccessSubject::Helo,
             "check_sender_access" => AccessSubject::Sender,
             "check_recipient_access" => AccessSubject::Recipient,
@@ -42,10 +47,12 @@ impl AccessSubject {
         })
     }
 
-    /// The key of a rule that names such a table.
-    pub(super) fn key(self) -> &'static str {
+    /// The key of a rule that names such a table. `has_names`: it may have names of clients.
+    pub(super) fn key(self, has_names: bool) -> &'static str {
         match self {
+            AccessSubject::Client if has_names => "client_names_in",
             AccessSubject::Client => "clients_in",
+            AccessSubject::ReverseClient => "reverse_names_in",
             AccessSubject::Helo => "helos_in",
             AccessSubject::Sender => "senders_in",
             AccessSubject::Recipient => "recipients_in",
@@ -60,6 +67,10 @@ pub(super) enum AccessAction {
     /// `REJECT`, `DEFER`, or a reply code, with its text.
     Reject(String),
     Hold,
+    /// Something that is done to the message, or a line in the log, as in our own tables.
+    Message(String),
+    /// `FILTER`: the destination as Postfix names it.
+    Filter(String),
     /// No decision; the text says what is lost, if anything.
     Dunno(Option<&'static str>),
     /// Restrictions, or the name of a restriction class.
@@ -74,6 +85,17 @@ impl AccessAction {
     /// Whether Postfix may let mail pass by this value.
     fn may_accept(&self) -> bool {
         matches!(self, AccessAction::Accept | AccessAction::Restrictions(_) | AccessAction::Class(_))
+            || self.is_discard()
+    }
+
+    /// Whether it drops mail. The rest of the list is then not evaluated.
+    fn is_discard(&self) -> bool {
+        matches!(self, AccessAction::Message(value) if value.starts_with("DISCARD"))
+    }
+
+    /// Whether it adds a header field.
+    pub(super) fn is_field(&self) -> bool {
+        matches!(self, AccessAction::Message(value) if value.starts_with("PREPEND"))
     }
 
     /// Parses a value.
@@ -89,12 +111,16 @@ impl AccessAction {
             "DEFER" | "DEFER_IF_PERMIT" => AccessAction::Reject(format!("DEFER {text}").trim_end().to_owned()),
             "HOLD" => AccessAction::Hold,
             "DEFER_IF_REJECT" => AccessAction::Dunno(Some("later refusals are not deferred")),
-            "WARN" | "INFO" => AccessAction::Dunno(Some("there is no log line for it")),
-            "PREPEND" => AccessAction::Dunno(Some("header fields are not added")),
-            "BCC" => AccessAction::Dunno(Some("copies of mail are not supported")),
-            "DISCARD" => AccessAction::Other("discarding mail is not supported"),
-            "FILTER" => AccessAction::Other("filters are not supported"),
-            "REDIRECT" => AccessAction::Other("redirecting mail is not supported"),
+            word @ ("DISCARD" | "WARN" | "INFO") => {
+                AccessAction::Message(format!("{word} {text}").trim_end().to_owned())
+            }
+            word @ ("BCC" | "REDIRECT") => match text.trim_matches(['<', '>']).parse::<Address>() {
+                Ok(address) => AccessAction::Message(format!("{word} {address}")),
+                Err(_) => AccessAction::Other("it names no address"),
+            },
+            "PREPEND" if is_field(text) => AccessAction::Message(format!("PREPEND {text}")),
+            "PREPEND" => AccessAction::Other("it is no header field"),
+            "FILTER" => AccessAction::Filter(text.to_owned()),
             _ if is_code => AccessAction::Reject(value),
             _ if digits && text.is_empty() => AccessAction::Accept,
             _ => AccessAction::Restrictions(value),
@@ -108,9 +134,37 @@ impl AccessAction {
             AccessAction::Reject(text) => text,
             AccessAction::Hold => "HOLD",
             AccessAction::Dunno(_) => "DUNNO",
+            AccessAction::Message(value) => value,
             AccessAction::Class(name) => name,
-            AccessAction::Restrictions(_) | AccessAction::Other(_) => "DEFER",
+            AccessAction::Restrictions(_) | AccessAction::Filter(_) | AccessAction::Other(_) => "DEFER",
         }
+    }
+
+    /// The value in a table, for what a rule cannot say itself.
+    pub(super) fn table_value(&self) -> Option<&str> {
+        match self {
+            AccessAction::Message(value) | AccessAction::Class(value) => Some(value),
+            _ => None,
+        }
+    }
+
+    /// Whether Postfix goes on after it with the rest of the list.
+    fn decides_nothing(&self) -> bool {
+        match self {
+            AccessAction::Message(_) => !self.is_discard(),
+            AccessAction::Dunno(_) | AccessAction::Hold => true,
+            _ => false,
+        }
+    }
+
+    /// Whether it may keep mail from being delivered as it is.
+    pub(super) fn may_refuse(&self) -> bool {
+        !matches!(self, AccessAction::Accept | AccessAction::Dunno(_))
+    }
+
+    /// Whether it chooses a content filter.
+    fn is_filter(&self) -> bool {
+        matches!(self, AccessAction::Message(value) if value.starts_with("FILTER "))
     }
 
     /// What is lost.
@@ -118,6 +172,7 @@ impl AccessAction {
         match self {
             AccessAction::Dunno(why) => *why,
             AccessAction::Restrictions(_) => Some("restrictions are not supported here"),
+            AccessAction::Filter(_) => Some("its filter is unknown"),
             AccessAction::Other(why) => Some(why),
             _ => None,
         }
@@ -129,7 +184,11 @@ impl AccessAction {
             AccessAction::Accept => Some(("accept", None)),
             AccessAction::Hold => Some(("hold", None)),
             AccessAction::Dunno(_) => None,
-            AccessAction::Restrictions(_) | AccessAction::Class(_) | AccessAction::Other(_) => Some(("defer", None)),
+            AccessAction::Restrictions(_)
+            | AccessAction::Class(_)
+            | AccessAction::Message(_)
+            | AccessAction::Filter(_)
+            | AccessAction::Other(_) => Some(("defer", None)),
             AccessAction::Reject(value) => {
                 let (word, text) = value.split_once(' ').unwrap_or((value, ""));
                 let is_later = word.starts_with('4') || word == "DEFER";
@@ -144,6 +203,12 @@ impl AccessAction {
             }
         }
     }
+}
+
+/// Whether it begins with the name of a field.
+pub(super) fn is_field(text: &str) -> bool {
+    let name = text.split_once(':').map_or("", |(name, _)| name);
+    !name.is_empty() && name.bytes().all(|octet| octet.is_ascii_graphic())
 }
 
 /// A valid value for a text table: without quotes and stray commas.
@@ -169,13 +234,7 @@ pub(super) enum AccessTableContent {
 impl AccessTableContent {
     /// Whether it may let clients pass.
     pub(super) fn can_accept(&self) -> bool {
-        let mut acts: Box<dyn Iterator<Item = &AccessAction>> = match self {
-            AccessTableContent::Entries(entries) => Box::new(entries.iter().map(|(_, act)| act)),
-            AccessTableContent::Patterns(lines) => Box::new(lines.iter().filter_map(|(_, act)| act.as_ref())),
-            AccessTableContent::Networks(networks) => Box::new(networks.iter().map(|(_, act)| act)),
-            AccessTableContent::Unreadable(_) => return true,
-        };
-        acts.any(AccessAction::may_accept)
+        self.actions().is_none_or(|mut acts| acts.any(AccessAction::may_accept))
     }
 
     /// The actions of a table in which classes can be named.
@@ -183,7 +242,39 @@ impl AccessTableContent {
         match self {
             AccessTableContent::Entries(entries) => Box::new(entries.iter_mut().map(|(_, act)| act)),
             AccessTableContent::Patterns(lines) => Box::new(lines.iter_mut().filter_map(|(_, act)| act.as_mut())),
-            AccessTableContent::Networks(_) | AccessTableContent::Unreadable(_) => Box::new(std::iter::empty()),
+            AccessTableContent::Networks(networks) => Box::new(networks.iter_mut().map(|(_, act)| act)),
+            AccessTableContent::Unreadable(_) => Box::new(std::iter::empty()),
+        }
+    }
+
+    /// Whether it may keep mail from being delivered as it is.
+    pub(super) fn can_refuse(&self) -> bool {
+        self.actions().is_none_or(|mut acts| acts.any(AccessAction::may_refuse))
+    }
+
+    /// Whether a value chooses a content filter. One in a table that is queried would name a transport of
+    /// Postfix, so it defers the client.
+    pub(super) fn chooses_filters(&self) -> bool {
+        self.actions().is_some_and(|mut acts| acts.any(AccessAction::is_filter))
+    }
+
+    /// Whether it may have names of clients.
+    pub(super) fn has_names(&self) -> bool {
+        match self {
+            AccessTableContent::Entries(entries) => entries.iter().any(|(key, _)| !is_address(key)),
+            AccessTableContent::Patterns(lines) => lines.iter().any(|(head, _)| head != EVERYTHING),
+            AccessTableContent::Networks(_) => false,
+            AccessTableContent::Unreadable(_) => true,
+        }
+    }
+
+    /// All actions; None: they are unknown.
+    fn actions(&self) -> Option<Box<dyn Iterator<Item = &AccessAction> + '_>> {
+        match self {
+            AccessTableContent::Entries(entries) => Some(Box::new(entries.iter().map(|(_, act)| act))),
+            AccessTableContent::Patterns(lines) => Some(Box::new(lines.iter().filter_map(|(_, act)| act.as_ref()))),
+            AccessTableContent::Networks(networks) => Some(Box::new(networks.iter().map(|(_, act)| act))),
+            AccessTableContent::Unreadable(_) => None,
         }
     }
 
@@ -200,7 +291,7 @@ impl AccessTableContent {
         };
         let mut lets = |act: &AccessAction| match act {
             AccessAction::Restrictions(text) => passes(text),
-            act => act.may_accept(),
+            act => act.may_accept() && !act.is_discard(),
         };
         match self {
             AccessTableContent::Entries(entries) => entries.iter().any(|(key, act)| !is_ours(key) && lets(act)),
@@ -214,7 +305,8 @@ impl AccessTableContent {
     pub(super) fn loses_accept(&self, subject: AccessSubject) -> bool {
         match self {
             AccessTableContent::Entries(entries) => {
-                entries.iter().any(|(key, act)| *act == AccessAction::Accept && keys(key, subject, false).is_err())
+                let is_lost = |key: &str| matches!(keys(key, subject, false), Err(UnusedKey(INVALID_KEY)));
+                entries.iter().any(|(key, act)| *act == AccessAction::Accept && is_lost(key))
             }
             _ => false,
         }
@@ -225,19 +317,8 @@ impl AccessTableContent {
 /// value.
 pub(super) type PatternLines = Vec<(String, Option<AccessAction>)>;
 
-/// Whether a pattern contains letters that no address has, so that it must be for host names.
-pub(super) fn is_for_name(head: &str) -> bool {
-    if head.trim().eq_ignore_ascii_case("endif") {
-        return false;
-    }
-    let mut is_escaped = false;
-    let body = head.rsplit_once(|c: char| !c.is_alphanumeric()).map_or(head, |(body, _)| body);
-    body.strip_prefix("if").unwrap_or(body).chars().any(|c| {
-        let is_letter = c.is_ascii_alphabetic() && !is_escaped;
-        is_escaped = c == '\\' && !is_escaped;
-        is_letter
-    })
-}
+/// The pattern of a table with one value for everything.
+pub(super) const EVERYTHING: &str = "/^/";
 
 /// Groups consecutive networks with the same action, without those that an earlier entry exempts.
 pub(super) fn group_by_action(entries: &[(IpNet, AccessAction)]) -> Vec<(Vec<IpNet>, AccessAction)> {
@@ -247,6 +328,7 @@ pub(super) fn group_by_action(entries: &[(IpNet, AccessAction)]) -> Vec<(Vec<IpN
             holes.push(*net);
             continue;
         }
+        let own_hole = act.decides_nothing().then_some(*net);
         let mut rest = vec![*net];
         for hole in &holes {
             rest = rest.into_iter().flat_map(|net| net.subtract(hole)).collect();
@@ -256,6 +338,8 @@ pub(super) fn group_by_action(entries: &[(IpNet, AccessAction)]) -> Vec<(Vec<IpN
             None if rest.is_empty() => {}
             None => runs.push((rest, act.clone())),
         }
+        // Only the first match of a table counts.
+        holes.extend(own_hole);
     }
     runs
 }
@@ -287,8 +371,6 @@ pub(super) struct ConvertedAccessTable {
     pub(super) text: String,
     /// Entries that act differently, or not at all.
     pub(super) unsupported: usize,
-    /// Entries that are missing and rejected mail.
-    pub(super) not_refused: usize,
 }
 
 /// Formats entries as a text table. `parents`: a domain matches its subdomains.
@@ -301,11 +383,15 @@ pub(super) fn entry_text(
     for (key, act) in entries {
         let keys = match keys(key, subject, parents) {
             Ok(keys) => keys,
-            Err(why) => {
-                written.unsupported += 1;
-                written.not_refused += usize::from(!matches!(act, AccessAction::Accept | AccessAction::Dunno(_)));
+            Err(UnusedKey(why)) => {
+                written.unsupported += usize::from(why == INVALID_KEY);
                 let entry = format!("{key} {}", act.description()).split_whitespace().collect::<Vec<_>>().join(" ");
                 written.text.push_str(&format!("# not translated: {entry}: {why}\n"));
+                let domain = key.rsplit_once('@').map_or("", |(_, domain)| domain).to_lowercase();
+                let is_lost = why == INVALID_KEY && act.may_refuse() && is_domain(&domain);
+                if is_lost && seen.insert(domain.clone()) {
+                    written.text.push_str(&format!("{domain:<31} DEFER\n"));
+                }
                 continue;
             }
         };
@@ -320,27 +406,39 @@ pub(super) fn entry_text(
     written
 }
 
+/// A key that a text table cannot have.
+const INVALID_KEY: &str = "this is not a valid key; all mail of its domain is deferred if it refused mail";
+
+/// Why a key is left out. Unless it is [`INVALID_KEY`], nothing is lost.
+struct UnusedKey(&'static str);
+
+fn is_domain(name: &str) -> bool {
+    Address::new("postmaster", name).is_ok()
+}
+
 /// The keys that one Postfix key becomes.
-fn keys(key: &str, subject: AccessSubject, parents: bool) -> Result<Vec<String>, &'static str> {
+fn keys(key: &str, subject: AccessSubject, parents: bool) -> Result<Vec<String>, UnusedKey> {
     let is_sound = |c: char| !c.is_whitespace() && !c.is_control() && c != '"';
     if key.is_empty() || key.starts_with('#') || key.ends_with(':') || !key.chars().all(is_sound) {
-        return Err("this is not a valid key");
+        return Err(UnusedKey(INVALID_KEY));
     }
-    if subject == AccessSubject::Client {
-        return match is_address(key) {
-            true => Ok(vec![key.trim_end_matches('.').to_owned()]),
-            false => Err("clients are known only by their addresses, not by names"),
-        };
+    let is_client = matches!(subject, AccessSubject::Client | AccessSubject::ReverseClient);
+    if subject == AccessSubject::Client && is_address(key) {
+        return Ok(vec![key.trim_end_matches('.').to_owned()]);
+    }
+    if is_client && (key.contains(['/', '@', '[', ':']) || key == "<>") {
+        return Err(UnusedKey("Postfix never looks it up: it is neither an address nor a name"));
     }
     if key == "<>" && subject == AccessSubject::Sender || key.starts_with('[') {
         return Ok(vec![key.to_owned()]);
     }
     match key.split_once('@') {
-        Some(_) if subject == AccessSubject::Helo => Err("no client uses this HELO name"),
-        Some(("", _)) => Err("Postfix never looks it up: a domain has no @"),
+        Some(_) if subject == AccessSubject::Helo => Err(UnusedKey("no client uses this HELO name")),
+        Some(("", _)) => Err(UnusedKey("Postfix never looks it up: a domain has no @")),
         Some(_) => Ok(vec![key.to_owned()]),
-        None if key.starts_with('.') && parents => Err("Postfix never looks it up: see \
-             parent_domain_matches_subdomains"),
+        None if key.starts_with('.') && parents => {
+            Err(UnusedKey("Postfix never looks it up: see parent_domain_matches_subdomains"))
+        }
         None if parents => Ok(vec![key.to_owned(), format!(".{key}")]),
         None => Ok(vec![key.to_owned()]),
     }
@@ -377,10 +475,13 @@ mod tests {
             ("REJECT \"no\",, way,", "REJECT 'no', way"),
             ("550 5.1.1 moved", "550 5.1.1 moved"),
             ("defer_if_permit later", "DEFER later"),
-            ("WARN of it", "DUNNO"),
-            ("PREPEND X-A: b", "DUNNO"),
-            ("DISCARD", "DEFER"),
-            ("REDIRECT a@b.example", "DEFER"),
+            ("warn of it", "WARN of it"),
+            ("PREPEND X-A: b", "PREPEND X-A: b"),
+            ("PREPEND b", "DEFER"),
+            ("Discard", "DISCARD"),
+            ("redirect <a@b.example>", "REDIRECT a@b.example"),
+            ("BCC nobody", "DEFER"),
+            ("FILTER smtp:[127.0.0.1]", "DEFER"),
             ("permit_mynetworks, reject", "DEFER"),
             ("", "DUNNO"),
         ] {
@@ -416,41 +517,29 @@ mod tests {
         postmaster@                     OK
         <>                              DUNNO
         # not translated: @x.example REJECT: Postfix never looks it up: a domain has no @
-        # not translated: "a b"@x.example REJECT: this is not a valid key
+        # not translated: "a b"@x.example REJECT: this is not a valid key; all mail of its domain is deferred if it refused mail
+        x.example                       DEFER
         "#);
-        let clients = "192.0.2 OK\n192.0.2.1 REJECT\n2001:db8 HOLD\nbad.example REJECT\n10.0.0.0/8 OK\n";
+        let clients = "192.0.2 OK\n192.0.2.1 REJECT\n2001:db8 HOLD\nbad.example REJECT\n10.0.0.0/8 REJECT\n";
         let written = entry_text(&entries(clients), AccessSubject::Client, true);
-        assert_eq!((written.unsupported, written.not_refused), (2, 1));
+        assert_eq!(written.unsupported, 0);
         insta::assert_snapshot!(written.text, @r"
         192.0.2                         OK
         192.0.2.1                       REJECT
         2001:db8                        HOLD
-        # not translated: bad.example REJECT: clients are known only by their addresses, not by names
-        # not translated: 10.0.0.0/8 OK: clients are known only by their addresses, not by names
+        bad.example                     REJECT
+        .bad.example                    REJECT
+        # not translated: 10.0.0.0/8 REJECT: Postfix never looks it up: it is neither an address nor a name
         ");
     }
 
     #[test]
-    fn patterns_for_names_of_clients_are_told_from_those_for_addresses() {
-        for (head, expected) in [
-            ("/^192\\.0\\.2\\.\\d+$/i", false),
-            ("/^unknown$/", true),
-            ("!/\\.example$/", true),
-            ("if /^10\\./", false),
-            ("if !/^mx/", true),
-            ("endif", false),
-        ] {
-            assert_eq!(is_for_name(head), expected, "{head}");
-        }
-    }
-
-    #[test]
     fn patterns_keep_all_but_their_value() {
-        let lines = ["/^a\\/b/i  OK", "if /x/", "!|y z| REDIRECT q@r", "endif", "/z/"].map(str::to_owned);
+        let lines = ["/^a\\/b/i  OK", "if /x/", "!|y z| REDIRECT q", "endif", "/z/"].map(str::to_owned);
         insta::assert_snapshot!(pattern_text(&patterns(&lines)), @r"
         /^a\/b/i OK
         if /x/
-        # not translated, the value below: redirecting mail is not supported
+        # not translated, the value below: it names no address
         !|y z| DEFER
         endif
         /z/ DUNNO

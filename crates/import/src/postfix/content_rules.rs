@@ -1,8 +1,9 @@
 //! header_checks(5) and body_checks as `[[content]]` rules: one for each line of a table, all of a parameter
 //! in one list, so that the first match takes a line here as there.
 //!
-//! `if` becomes a further pattern of the rules in it, and `!` an exception. A line that cannot be
-//! translated is reported; what an `if` that cannot be translated contains is lost with it.
+//! `if` becomes a further pattern of the rules in it, and `!` an exception. A pattern that cannot be
+//! translated becomes one that matches at least the same (`weakened_pattern`); a rule with it defers what
+//! the line refused or dropped, and holds what it held. Other lines with it are lost, and reported.
 
 use std::path::Path;
 
@@ -10,6 +11,7 @@ use config::Pattern;
 use mail::{Address, Reply};
 
 use super::Conversion;
+use super::access_table::is_field;
 use super::config_draft::{TomlSection, quoted, quoted_list};
 use super::lookups::MapRef;
 use super::main_cf::logical_lines;
@@ -19,12 +21,16 @@ use super::words::list;
 /// More rules are not read by the server.
 const RULES_MAX: usize = 1000;
 /// Postfix's tables and the places that they are about.
-const PARAMETERS: [(&str, &str); 4] = [
+const PARAMETERS: [(&str, &str); 5] = [
     ("header_checks", "header"),
     ("mime_header_checks", "mime"),
     ("nested_header_checks", "nested"),
     ("body_checks", "body"),
+    ("milter_header_checks", "header"),
 ];
+/// A pattern that every line matches.
+const EVERY_LINE: &str = "^";
+const DEFERRED: &str = "451 4.3.5 A check of the old server is not translated";
 
 /// A pattern of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,12 +44,23 @@ struct TablePattern {
 struct TableRule {
     matches: Vec<String>,
     unless: Vec<String>,
-    /// The action, and a further key with its value.
-    action: (&'static str, Option<(&'static str, String)>),
+    action: Action,
 }
+
+/// The action, and a further key with its value.
+type Action = (&'static str, Option<(&'static str, String)>);
 
 /// A line that is not translated, and why.
 type LostLine = (String, &'static str);
+
+/// What a table became.
+#[derive(Debug, Default)]
+struct TableRules {
+    rules: Vec<TableRule>,
+    /// Lines whose rules match more, and defer.
+    deferred: Vec<LostLine>,
+    lost: Vec<LostLine>,
+}
 
 impl Conversion<'_> {
     /// Translates the four tables. Those with the same value share their rules.
@@ -51,7 +68,8 @@ impl Conversion<'_> {
         let headers = self.values.value(PARAMETERS[0].0);
         let mut groups: Vec<(String, Vec<usize>)> = Vec::new();
         for (number, (parameter, place)) in PARAMETERS.into_iter().enumerate() {
-            let default = if place == "body" { String::new() } else { headers.clone() };
+            let follows = ["mime_header_checks", "nested_header_checks", "header_checks"].contains(&parameter);
+            let default = if follows { headers.clone() } else { String::new() };
             let given = self.values.explicit_value(parameter);
             match given.as_deref() {
                 Some("") => self.draft.not_needed(parameter, "the list is empty"),
@@ -86,29 +104,50 @@ impl Conversion<'_> {
             let text = map_ref.and_then(|map_ref| self.read_file(Path::new(&map_ref.name)));
             let Some(text) = text else {
                 self.draft.add_behavior_change(format!(
-                    "Mail that {parameter} refuses, holds, redirects or changes is delivered unchanged: {element} is no \
-                     table of patterns, or cannot be read."
+                    "All mail gets 451 until you replace the [[content]] rule for {element}, which is no table of \
+                     patterns, or cannot be read ({parameter})."
                 ));
+                let action = ("defer", Some(("reply", DEFERRED.to_owned())));
+                let rule = TableRule { matches: vec![EVERY_LINE.to_owned()], unless: Vec::new(), action };
+                added += 1;
+                self.draft.add(section(&rule, parameter, added, &places));
                 continue;
             };
-            let (rules, lost) = table_rules(&text, places == ["body"]);
-            for (line, why) in &lost {
+            let TableRules { rules, deferred, lost } = table_rules(&text, places == ["body"]);
+            for (line, why) in deferred.iter().chain(&lost) {
                 self.draft.add_unsupported(format!("{parameter}: {line}"), *why);
             }
-            if !lost.is_empty() {
-                let lines = if lost.len() == 1 { "1 line".to_owned() } else { format!("{} lines", lost.len()) };
+            if !deferred.is_empty() {
                 self.draft.add_behavior_change(format!(
-                    "Mail that {lines} of {element} would refuse or change is delivered unchanged; the end of this file \
-                     says why ({parameter})."
+                    "Mail that {} of {element} may refuse or drop gets 451, or is held if it may be held: the rule matches \
+                     more than the line; the end of this file says why ({parameter}).",
+                    line_count(deferred.len())
                 ));
             }
-            for rule in rules {
+            if !lost.is_empty() {
+                self.draft.add_behavior_change(format!(
+                    "Mail that {} of {element} would let pass or change is delivered unchanged, unless other lines \
+                     concern it; the end of this file says why ({parameter}).",
+                    line_count(lost.len())
+                ));
+            }
+            for mut rule in rules {
+                if let Some(("filter", destination)) = &mut rule.action.1 {
+                    match self.filter_destination(destination, "header_checks") {
+                        Some(ours) => *destination = ours,
+                        None => rule.action = ("defer", Some(("reply", DEFERRED.to_owned()))),
+                    }
+                }
                 added += 1;
                 self.draft.add(section(&rule, parameter, added, &places));
             }
         }
         added
     }
+}
+
+fn line_count(number: usize) -> String {
+    if number == 1 { "1 line".to_owned() } else { format!("{number} lines") }
 }
 
 fn section(rule: &TableRule, parameter: &str, number: usize, places: &[&str]) -> TomlSection {
@@ -133,11 +172,10 @@ fn section(rule: &TableRule, parameter: &str, number: usize, places: &[&str]) ->
     block
 }
 
-/// The rules of a table, and the lines that are lost.
-fn table_rules(text: &str, is_body: bool) -> (Vec<TableRule>, Vec<LostLine>) {
-    let (mut rules, mut lost) = (Vec::new(), Vec::new());
-    // None: the condition cannot be translated, and nothing in it.
-    let mut conditions: Vec<Option<TablePattern>> = Vec::new();
+/// The rules of a table, and the lines that are not translated as they are.
+fn table_rules(text: &str, is_body: bool) -> TableRules {
+    let mut made = TableRules::default();
+    let mut conditions: Vec<ConvertedPattern> = Vec::new();
     for line in logical_lines(text) {
         let line = line.trim();
         let word = line.get(..5).unwrap_or(line);
@@ -145,50 +183,169 @@ fn table_rules(text: &str, is_body: bool) -> (Vec<TableRule>, Vec<LostLine>) {
             conditions.pop();
         } else if let Some(condition) = line.get(..2).filter(|word| word.eq_ignore_ascii_case("if")).map(|_| &line[2..])
         {
-            let pattern = pattern(condition.trim()).map_err(|why| lost.push((line.to_owned(), why)));
-            conditions.push(pattern.ok().map(|(pattern, _)| pattern));
+            // Postfix ignores a line that is no pattern, too.
+            conditions.extend(pattern(condition.trim()).map(|(pattern, _)| pattern));
         } else {
-            match rule(line, &conditions, is_body) {
-                Ok(rule) => rules.push(rule),
-                Err(why) => lost.push((line.to_owned(), why)),
+            made.add_line(line, &conditions, is_body);
+        }
+    }
+    made
+}
+
+impl TableRules {
+    fn add_line(&mut self, line: &str, conditions: &[ConvertedPattern], is_body: bool) {
+        match rule(line, conditions, is_body) {
+            Ok((rule, None)) => self.rules.push(rule),
+            Ok((rule, Some(why))) => match weakened_action(&rule.action) {
+                Some(action) => {
+                    self.rules.push(TableRule { action, ..rule });
+                    self.deferred.push((line.to_owned(), why));
+                }
+                None => self.lost.push((line.to_owned(), why)),
+            },
+            Err(why) => self.lost.push((line.to_owned(), why)),
+        }
+    }
+}
+
+/// What a rule does that matches more than its line. None: it is better left out.
+fn weakened_action(action: &Action) -> Option<Action> {
+    match action.0 {
+        "refuse" | "discard" => Some(("defer", Some(("reply", DEFERRED.to_owned())))),
+        "hold" => Some(action.clone()),
+        _ => None,
+    }
+}
+
+/// The rule of a line, and why it matches more than the line, if it does.
+fn rule(
+    line: &str,
+    conditions: &[ConvertedPattern],
+    is_body: bool,
+) -> Result<(TableRule, Option<&'static str>), &'static str> {
+    let (own, action) = pattern(line).ok_or("it is no pattern")?;
+    let own_groups = match &own {
+        ConvertedPattern::Exact(own) if !own.is_negated => {
+            own.text.parse::<Pattern>().map_or(0, |pattern| pattern.groups())
+        }
+        _ => 0,
+    };
+    let (mut matches, mut unless, mut weakened) = (Vec::new(), Vec::new(), None);
+    // The groups in texts are those of the first pattern.
+    for pattern in std::iter::once(own).chain(conditions.iter().cloned()) {
+        match pattern {
+            ConvertedPattern::Exact(pattern) if pattern.is_negated => unless.push(pattern.text),
+            ConvertedPattern::Exact(pattern) => matches.push(pattern.text),
+            ConvertedPattern::Weakened(text, why) => {
+                weakened = Some(why);
+                matches.push(text);
             }
         }
     }
-    (rules, lost)
-}
-
-fn rule(line: &str, conditions: &[Option<TablePattern>], is_body: bool) -> Result<TableRule, &'static str> {
-    let (own, action) = pattern(line)?;
-    let own_groups = own.text.parse::<Pattern>().map_or(0, |pattern| pattern.groups());
-    let groups_max = if own.is_negated { 0 } else { own_groups };
-    let (mut matches, mut unless) = (Vec::new(), Vec::new());
-    let conditions: Option<Vec<TablePattern>> = conditions.iter().cloned().collect();
-    // The groups in texts are those of the first pattern.
-    for pattern in std::iter::once(own).chain(conditions.ok_or("the if around it is not translated")?) {
-        if pattern.is_negated { unless.push(pattern.text) } else { matches.push(pattern.text) }
-    }
     let action = rule_action(action, is_body)?;
     let texts = action.1.iter().filter(|(key, _)| *key == "text");
-    if texts.flat_map(|(_, text)| text.split("${").skip(1)).any(|group| group_number(group) > groups_max) {
+    if texts.flat_map(|(_, text)| text.split("${").skip(1)).any(|group| group_number(group) > own_groups) {
         return Err("its text names a group that the pattern does not have");
     }
-    Ok(TableRule { matches, unless, action })
+    Ok((TableRule { matches, unless, action }, weakened))
+}
+
+/// A pattern in our notation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum ConvertedPattern {
+    Exact(TablePattern),
+    /// It matches at least the same lines; why it is not exact.
+    Weakened(String, &'static str),
 }
 
 /// The pattern at the start of a line, and what follows it.
-fn pattern(line: &str) -> Result<(TablePattern, &str), &'static str> {
-    const FORM: &str = "it is no pattern";
-    let end = pattern_end(line).ok_or(FORM)?;
+fn pattern(line: &str) -> Option<(ConvertedPattern, &str)> {
+    let end = pattern_end(line)?;
     let (whole, rest) = (line[..end].trim_start(), line[end..].trim());
     let bare = whole.trim_start_matches(['!', ' ', '\t']);
-    let mark = bare.chars().next().ok_or(FORM)?;
-    let close = bare.rfind(mark).filter(|close| *close > 0).ok_or(FORM)?;
+    let mark = bare.chars().next()?;
+    let close = bare.rfind(mark).filter(|close| *close > 0)?;
     let (text, flags) = (&bare[mark.len_utf8()..close], &bare[close + mark.len_utf8()..]);
-    let text = format!("{}{}", inline_flags(flags)?, text.replace(&format!("\\{mark}"), &escaped(mark)));
-    if text.parse::<Pattern>().is_err() {
-        return Err("this server has no such pattern: back-references and look-around are not supported");
+    let (text, is_negated) = (text.replace(&format!("\\{mark}"), &escaped(mark)), whole.starts_with('!'));
+    let Some(flags) = inline_flags(flags) else {
+        return Some((ConvertedPattern::Weakened(EVERY_LINE.into(), "its flags are not supported"), rest));
+    };
+    let exact = format!("{flags}{text}");
+    if exact.parse::<Pattern>().is_ok() {
+        return Some((ConvertedPattern::Exact(TablePattern { text: exact, is_negated }), rest));
     }
-    Ok((TablePattern { text, is_negated: whole.starts_with('!') }, rest))
+    let weakened = Some(format!("{flags}{}", weakened_pattern(&text))).filter(|_| !is_negated);
+    let weakened = weakened.filter(|text| text.parse::<Pattern>().is_ok()).unwrap_or_else(|| EVERY_LINE.into());
+    let why = "this server has no such pattern: back-references and look-around are not supported";
+    Some((ConvertedPattern::Weakened(weakened, why), rest))
+}
+
+/// A pattern without look-around, and with back-references that match anything: all that the given one
+/// matches is matched by it, too.
+fn weakened_pattern(text: &str) -> String {
+    let mut weakened = String::new();
+    let mut rest = text;
+    while let Some(first) = rest.chars().next() {
+        let looks = ["(?=", "(?!", "(?<=", "(?<!"].iter().any(|start| rest.starts_with(start));
+        let count = match first {
+            '\\' if rest[1..].starts_with(|digit: char| digit.is_ascii_digit()) => {
+                weakened.push_str(".*");
+                2
+            }
+            '\\' => {
+                let end = 1 + rest[1..].chars().next().map_or(0, char::len_utf8);
+                weakened.push_str(&rest[..end]);
+                end
+            }
+            '[' => {
+                let end = class_end(rest);
+                weakened.push_str(&rest[..end]);
+                end
+            }
+            '(' if looks => group_end(rest),
+            '(' if rest.starts_with("(?>") => {
+                weakened.push_str("(?:");
+                3
+            }
+            _ => {
+                weakened.push(first);
+                first.len_utf8()
+            }
+        };
+        rest = &rest[count..];
+    }
+    weakened
+}
+
+/// The end of the class of characters at the start of a text.
+fn class_end(text: &str) -> usize {
+    let skipped = 1 + usize::from(text[1..].starts_with('^'));
+    let mut is_escaped = false;
+    for (place, c) in text.char_indices().skip(skipped + 1) {
+        if c == ']' && !is_escaped {
+            return place + 1;
+        }
+        is_escaped = c == '\\' && !is_escaped;
+    }
+    text.len()
+}
+
+/// The end of the group at the start of a text.
+fn group_end(text: &str) -> usize {
+    let (mut depth, mut place) = (0_usize, 0);
+    while let Some(c) = text[place..].chars().next() {
+        let len = match c {
+            '\\' => 1 + text[place + 1..].chars().next().map_or(0, char::len_utf8),
+            '[' => class_end(&text[place..]),
+            c => c.len_utf8(),
+        };
+        depth = depth + usize::from(c == '(') - usize::from(c == ')' && depth > 0);
+        place += len;
+        if depth == 0 {
+            return place;
+        }
+    }
+    text.len()
 }
 
 /// A delimiter in the pattern, which needs no backslash here unless it has a meaning.
@@ -196,22 +353,21 @@ fn escaped(mark: char) -> String {
     if "\\.+*?()|[]{}^$#&-~".contains(mark) { format!("\\{mark}") } else { mark.to_string() }
 }
 
-/// Each flag inverts a default; lines have no line breaks here, so some have no meaning.
-fn inline_flags(flags: &str) -> Result<String, &'static str> {
+/// Each flag inverts a default; lines have no line breaks here, so some have no meaning. None: a flag is
+/// unknown.
+fn inline_flags(flags: &str) -> Option<String> {
     let mut inline = String::new();
     for flag in flags.chars() {
         match flag {
             'i' => inline.push_str("(?-i)"),
             'x' => inline.push_str("(?x)"),
             'U' => inline.push_str("(?U)"),
-            's' | 'm' => {}
-            _ => return Err("its flags are not supported"),
+            's' | 'm' | 'E' | 'X' => {}
+            _ => return None,
         }
     }
-    Ok(inline)
+    Some(inline)
 }
-
-type Action = (&'static str, Option<(&'static str, String)>);
 
 fn rule_action(action: &str, is_body: bool) -> Result<Action, &'static str> {
     let (word, text) = action.split_once(char::is_whitespace).unwrap_or((action, ""));
@@ -232,16 +388,10 @@ fn rule_action(action: &str, is_body: bool) -> Result<Action, &'static str> {
         "REPLACE" if is_field(text) || is_body && !text.is_empty() => ("replace", Some(("text", groups(text)))),
         "PREPEND" if is_body => return Err("a line cannot be put into the body"),
         "PREPEND" if is_field(text) => ("prepend", Some(("text", groups(text)))),
-        "FILTER" => return Err("there are no content filters after the queue"),
+        "FILTER" => ("filter", Some(("filter", text.to_owned()))),
         "PASS" => return Err("the checks of the rest cannot be turned off"),
         _ => return Err("its action is not supported"),
     })
-}
-
-/// Whether it begins with the name of a field.
-fn is_field(text: &str) -> bool {
-    let name = text.split_once(':').map_or("", |(name, _)| name);
-    !name.is_empty() && name.bytes().all(|octet| octet.is_ascii_graphic())
 }
 
 fn group_number(text: &str) -> usize {
@@ -284,8 +434,8 @@ mod tests {
     fn lines_become_rules_in_one_list() {
         let text = "# comment\n/^Subject:.*v[i1]agra/ REJECT no, thanks\nif /^From:/\n!/@ours\\.example>?$/i WARN\n\
                     endif\n/^X-(\\w+): (.*)$/ REPLACE Y-$1: $(2)x\n/^List-Id:/ DUNNO\n!/^A/ IGNORE\n";
-        let (rules, lost) = table_rules(text, false);
-        assert!(lost.is_empty(), "{lost:?}");
+        let TableRules { rules, deferred, lost } = table_rules(text, false);
+        assert!(deferred.is_empty() && lost.is_empty(), "{deferred:?} {lost:?}");
         let shown: Vec<String> =
             rules.iter().map(|rule| format!("{:?} {:?} {:?}", rule.matches, rule.unless, rule.action)).collect();
         insta::assert_snapshot!(shown.join("\n"), @r#"
@@ -298,10 +448,28 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_translated_is_lost_by_name() {
-        let text = "/(a)\\1/ REJECT\n/a/ FILTER x:y\nif /(?=b)/\n/c/ REJECT\nendif\n/d/ REDIRECT $1\n/e/ PREPEND X: y\nf REJECT\n/g/E REJECT\n";
-        let (rules, lost) = table_rules(text, true);
-        assert_eq!((rules.len(), lost.len()), (0, 8));
+    fn what_refuses_defers_where_its_pattern_is_weakened_and_the_rest_is_lost() {
+        let text = "/^Subject: (a)\\1(?!x)b/ REJECT\n/a/ FILTER x:y\nif /^X:(?=b)/\n/c/ DISCARD\nendif\n/d/ REDIRECT $1\n\
+                    /e/ PREPEND X: y\nf REJECT\n/g/E REJECT\n!/(?=h)/ HOLD\n/(?=i)/ DUNNO\n/j/ PASS\n/k/Q REJECT\n";
+        let TableRules { rules, deferred, lost } = table_rules(text, true);
+        let shown: Vec<String> = rules.iter().map(|rule| format!("{:?} {}", rule.matches, rule.action.0)).collect();
+        insta::assert_snapshot!(shown.join("\n"), @r#"
+        ["^Subject: (a).*b"] defer
+        ["a"] filter
+        ["c", "^X:"] defer
+        ["g"] refuse
+        ["^"] hold
+        ["^"] defer
+        "#);
+        assert_eq!((deferred.len(), lost.len()), (4, 5), "{lost:?}");
+    }
+
+    proptest::proptest! {
+        /// No text panics, and a pattern without look-around and back-references stays as it is.
+        #[test]
+        fn any_pattern_is_weakened(text in "[a(?=!<>)\\\\1\\[\\]^]{0,20}|(?s).{0,20}") {
+            weakened_pattern(&text);
+        }
     }
 
     #[test]

@@ -10,7 +10,7 @@ use super::config_draft::{quoted, quoted_list};
 /// Answers of one list; more are not translated.
 const ANSWERS_MAX: usize = 65_536;
 /// Networks that represent them.
-const CODES_MAX: usize = 64;
+const CODES_MAX: usize = 1024;
 
 /// A list and its answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,6 +38,18 @@ impl PostfixDnsbl {
         is_name.then(|| Address::new("postmaster", name).ok()).flatten()?;
         let codes = answers.map_or(Some(Vec::new()), codes)?;
         Some(PostfixDnsbl { name: name.to_owned(), codes, weight })
+    }
+
+    /// The list with all its answers, for one whose answers cannot be translated.
+    pub(super) fn with_all_answers(text: &str) -> Option<PostfixDnsbl> {
+        let weight = text.rsplit_once('*').map_or("", |(_, weight)| weight);
+        let name = text.split(['=', '*']).next()?;
+        PostfixDnsbl::parse(&if weight.is_empty() { name.to_owned() } else { format!("{name}*{weight}") })
+    }
+
+    /// An element of `lists` of `dnsbl_score`.
+    pub(super) fn weighed_value(&self) -> String {
+        format!("{{ {}, weight = {} }}", self.keys(), self.weight)
     }
 
     /// The value of `dnsbl` in a rule.
@@ -136,7 +148,7 @@ mod tests {
                 Some("{ zone = \"zen.spamhaus.org\", codes = [\"127.0.0.2/31\", \"127.0.0.4/30\", \"127.0.0.8/30\"] }"),
             ),
             ("a.example=127.0.0.[2;4..5]", Some("{ zone = \"a.example\", codes = [\"127.0.0.2\", \"127.0.0.4/31\"] }")),
-            ("a.example=127.0.[0..255].1", None),
+            ("a.example=127.[0..15].[0..255].1", None),
             ("a.example=127.0.[0..255].[0..255]", Some("{ zone = \"a.example\", codes = [\"127.0.0.0/16\"] }")),
             ("a.example=192.0.2.1", None),
             ("a.example=127.0.0", None),
@@ -146,6 +158,14 @@ mod tests {
         ] {
             assert_eq!(PostfixDnsbl::parse(text).map(|zone| zone.value()).as_deref(), expected, "{text}");
         }
+    }
+
+    #[test]
+    fn a_list_counts_with_all_answers_if_they_cannot_be_translated() {
+        let list = PostfixDnsbl::with_all_answers("a.example=192.0.2.1*-2").unwrap();
+        assert_eq!(list.weighed_value(), "{ zone = \"a.example\", weight = -2 }");
+        assert_eq!(PostfixDnsbl::with_all_answers("a.example=127.0.0").unwrap().weight, 1);
+        assert_eq!(PostfixDnsbl::with_all_answers("a b*3"), None);
     }
 
     proptest! {

@@ -21,6 +21,9 @@ use super::transport_target::TransportTarget;
 use super::transports::AddressClass;
 use super::words::list;
 
+/// The table of the subdomains of `relay_domains`.
+pub(super) const SUBDOMAINS: &str = "relay-subdomains";
+
 /// Domains in a text that become separate sections; more stay in a table.
 const NAMED_DOMAINS_MAX: usize = 100;
 /// The same for relay domains, which may have different next hops.
@@ -442,7 +445,7 @@ impl Conversion<'_> {
         if !excluded.is_empty() {
             text = format!("if !/(^|\\.)({})$/\n{text}endif\n", excluded.join("|"));
         }
-        let path = self.add_file("relay-subdomains", "", text, false);
+        let path = self.add_file(SUBDOMAINS, "", text, false);
         let name = super::lookups::file_name(&path);
         let block = TomlSection::new("[[table]]").comment("The subdomains of relay_domains.");
         let block = block.key("name", quoted(&name), "").key("type", quoted("regexp"), "");

@@ -42,8 +42,12 @@ const MILTER_NOT_NEEDED: [&str; 12] = [
     "milter_macro_defaults",
     "internal_mail_filter_classes",
 ];
+/// A network without a client, for milters that are only asked about mail of local programs.
+const NO_CLIENT: &str = "0.0.0.0/32";
+/// In place of an address that cannot be translated: nothing listens there.
+const NO_ADDRESS: &str = "unix:/nonexistent/milter";
 const NOT_AN_ADDRESS: &str = "its address cannot be translated: add a [[policy_service]]";
-const ASKED: &str = "see [[policy_service]]";
+pub(super) const ASKED: &str = "see [[policy_service]]";
 
 /// The milters of some services: as main.cf lists them, and the macro {daemon_name}.
 type MilterList = (Vec<String>, String);
@@ -69,14 +73,15 @@ impl Conversion<'_> {
         if groups.iter().all(|((milters, _), _)| milters.is_empty()) && local.is_empty() {
             return;
         }
-        self.report_milter_parameters(&groups, &local);
+        self.report_milter_parameters();
+        let of_clients: Vec<String> = groups.iter().flat_map(|((milters, _), _)| milters.clone()).collect();
         let is_one = groups.len() == 1;
         let mut has_local = false;
         for ((milters, daemon_name), addresses) in groups {
             let listeners = self.written_listeners(&addresses);
             for milter in &milters {
                 let is_for_programs = local.contains(milter) && !has_local;
-                let Some(mut block) = self.milter(milter, &daemon_name) else { continue };
+                let mut block = self.milter(milter, &daemon_name);
                 if !is_one {
                     block.set("listeners", quoted_list(listeners.iter().map(String::as_str)), "master.cf");
                 }
@@ -87,31 +92,31 @@ impl Conversion<'_> {
             }
             has_local |= !milters.is_empty() && milters.iter().any(|milter| local.contains(milter));
         }
+        for milter in local.iter().filter(|milter| !of_clients.contains(milter)) {
+            let block = self.milter(milter, "");
+            self.draft.add(block.key("clients", quoted_list([NO_CLIENT]), "only in non_smtpd_milters"));
+        }
     }
 
-    fn report_milter_parameters(&mut self, groups: &[(MilterList, Vec<SocketAddr>)], local: &[String]) {
+    fn report_milter_parameters(&mut self) {
         let names = ["smtpd_milters", "non_smtpd_milters", "milter_default_action", "milter_macro_daemon_name"];
         names.iter().for_each(|name| self.draft.mapped(name));
         MILTER_TIMES.iter().for_each(|(name, ..)| self.draft.mapped(name));
         let why = "the server negotiates with each milter, and sends the macros that Postfix sends";
         MILTER_NOT_NEEDED.iter().for_each(|name| self.draft.not_needed(name, why));
-        let of_clients = |milter: &String| groups.iter().any(|((milters, _), _)| milters.contains(milter));
-        for milter in local.iter().filter(|milter| !of_clients(milter)) {
-            self.draft.add_behavior_change(format!(
-                "Mail of local programs is accepted without the milter {milter}, which only non_smtpd_milters has: here \
-                 a milter for local programs is for clients, too."
-            ));
-        }
     }
 
-    /// The section of a milter; None, which is reported, if its address is unknown.
-    fn milter(&mut self, element: &str, daemon_name: &str) -> Option<TomlSection> {
+    /// The section of a milter. If its address is unknown, which is reported, it defers mail.
+    fn milter(&mut self, element: &str, daemon_name: &str) -> TomlSection {
         let (address, settings) = definition_list(element);
         let Some(address) = self.service_address(&address) else {
             self.draft.add_behavior_change(format!(
-                "Mail is accepted without the milter {element}, whose address cannot be translated: add a [[milter]]."
+                "All mail for the milter {element} gets 451 until its [[milter]] has an address: this one cannot be \
+                 translated."
             ));
-            return None;
+            let name = self.filter_name(&address);
+            let block = TomlSection::new("[[milter]]").comment("Replace the address.").key("name", quoted(&name), "");
+            return block.key("address", quoted(NO_ADDRESS), "smtpd_milters").key("on_failure", quoted("defer"), "");
         };
         let setting = |name: &str| settings.iter().find(|(key, _)| key == name).map(|(_, value)| value.clone());
         let mut block = TomlSection::new("[[milter]]").key("name", quoted(&self.filter_name(&address)), "");
@@ -133,7 +138,7 @@ impl Conversion<'_> {
         if !daemon_name.is_empty() && daemon_name != self.hostname() {
             block.set("daemon_name", quoted(daemon_name), "milter_macro_daemon_name");
         }
-        Some(block)
+        block
     }
 
     /// A name for a filter: unique, and the address as far as possible.
@@ -175,7 +180,7 @@ impl Conversion<'_> {
     }
 
     /// The addresses that have a listener.
-    fn written_listeners(&self, addresses: &[SocketAddr]) -> Vec<String> {
+    pub(super) fn written_listeners(&self, addresses: &[SocketAddr]) -> Vec<String> {
         let is_written = |address: &String| {
             let address = quoted(address);
             let sections = self.draft.sections.iter().filter(|block| block.header == "[[listener]]");
@@ -230,19 +235,7 @@ impl Conversion<'_> {
         ConvertedRestriction::Same(ASKED)
     }
 
-    /// A policy service that is asked after DATA: the name of the stage here.
-    pub(super) fn late_policy_service(&mut self, argument: &str, stage: &str) -> Option<&'static str> {
-        match self.policy_section(argument) {
-            Ok(block) => {
-                self.add_policy_section(block.key("stages", quoted_list([stage]), ""));
-                Some(ASKED)
-            }
-            Err(ConvertedRestriction::Same(does)) => Some(does),
-            Err(_) => None,
-        }
-    }
-
-    fn add_policy_section(&mut self, block: TomlSection) {
+    pub(super) fn add_policy_section(&mut self, block: TomlSection) {
         let keys =
             |block: &TomlSection| block.keys.iter().filter(|(key, ..)| key != "name").cloned().collect::<Vec<_>>();
         let own = keys(&block);
@@ -252,7 +245,7 @@ impl Conversion<'_> {
     }
 
     /// The section of a policy service, as far as it does not depend on its list.
-    fn policy_section(&mut self, argument: &str) -> Result<TomlSection, ConvertedRestriction> {
+    pub(super) fn policy_section(&mut self, argument: &str) -> Result<TomlSection, ConvertedRestriction> {
         let (address, settings) = definition_list(argument);
         if let Some(name) = address.strip_prefix("unix:private/")
             && let Some(service) = self.unix_service(name).cloned()
@@ -294,26 +287,94 @@ impl Conversion<'_> {
         Ok(block)
     }
 
-    /// The content filter after the queue.
+    /// A content filter that a table names, `transport:next hop`, in our notation. None: it is none.
+    pub(super) fn filter_destination(&mut self, destination: &str, from: &'static str) -> Option<String> {
+        let transport = self.filter_transport(destination, from)?;
+        Some(format!("{transport}:"))
+    }
+
+    /// The transport to a content filter. None: the text names no transport.
+    fn filter_transport(&mut self, destination: &str, from: &'static str) -> Option<String> {
+        if destination.split_once(':').is_none_or(|(channel, _)| channel.is_empty()) {
+            return None;
+        }
+        let target = TransportTarget::read(destination, from);
+        let mut method = self.delivery_method(&target, "a content filter");
+        if !matches!(
+            method,
+            DeliveryMethod::Network { next_hop: Some(_), .. } | DeliveryMethod::Program(_) | DeliveryMethod::Reply(_)
+        ) {
+            method = self.deferring_method("a content filter", "FILTER names no host or program");
+        }
+        self.report_missing_return(from);
+        Some(self.transport("filter", &method, from))
+    }
+
+    /// The content filter after the queue. A filter before the queue becomes one, too.
     pub(super) fn content_filter(&mut self) {
-        let name = "content_filter";
-        let Some(value) = self.values.explicit_value(name).filter(|value| !value.is_empty()) else { return };
-        self.draft.mapped(name);
-        let target = TransportTarget::read(&value, name);
+        let Some((name, destination)) = self.filter_of_all_mail() else { return };
+        let target = TransportTarget::read(&destination, name);
         let mut method = self.delivery_method(&target, "all destinations");
         if !matches!(
             method,
             DeliveryMethod::Network { next_hop: Some(_), .. } | DeliveryMethod::Program(_) | DeliveryMethod::Reply(_)
         ) {
-            method = self.deferring_method("all destinations", "content_filter names no host or program");
+            method = self.deferring_method("all destinations", &format!("{name} names no host or program"));
         }
-        let transport = self.transport(name.trim_start_matches("content_"), &method, name);
+        let transport = self.transport("filter", &method, name);
         self.draft.set("[content_filter]", "transport", quoted(&transport), name);
+        self.report_missing_return(name);
+    }
+
+    /// The filter that main.cf or a service sets: the parameter, and `transport:next hop`.
+    fn filter_of_all_mail(&mut self) -> Option<(&'static str, String)> {
+        for name in ["content_filter", "smtpd_proxy_filter"] {
+            let own = self.values.explicit_value(name);
+            if own.is_some() {
+                self.draft.mapped(name);
+            }
+            let of_services = self.inbound_services.iter().filter(|inbound| !inbound.is_from_filter);
+            let of_service = of_services
+                .filter_map(|inbound| Some((inbound.main.value(name)?.trim(), &inbound.description)))
+                .find(|(value, _)| !value.is_empty());
+            let is_own = own.as_ref().is_some_and(|value| !value.is_empty());
+            let (value, service) = match (own.filter(|value| !value.is_empty()), of_service) {
+                (Some(value), _) => (value, String::new()),
+                (None, Some((value, service))) => (value.to_owned(), service.clone()),
+                (None, None) => continue,
+            };
+            if !is_own {
+                self.draft.add_behavior_change(format!(
+                    "All mail goes to the content filter {value}, and not only that of {service} ({name})."
+                ));
+            }
+            if name == "content_filter" {
+                return Some((name, value));
+            }
+            self.draft.add_behavior_change(format!(
+                "Mail that the filter {value} refuses is returned to its sender, not refused: the filter sees it after \
+                 the 250 ({name})."
+            ));
+            let hop = value.strip_prefix("inet:").unwrap_or(&value);
+            let destination = match value.strip_prefix("unix:") {
+                Some(path) => format!("smtp:unix:{path}"),
+                None => hop.rsplit_once(':').map_or(format!("smtp:[127.0.0.1]:{hop}"), |(host, port)| {
+                    let host = if host.is_empty() { "127.0.0.1" } else { host.trim_matches(['[', ']']) };
+                    format!("smtp:[{host}]:{port}")
+                }),
+            };
+            return Some((name, destination));
+        }
+        None
+    }
+
+    /// Notes that no service takes mail back from a filter.
+    fn report_missing_return(&mut self, from: &str) {
         if !self.inbound_services.iter().any(|inbound| inbound.is_from_filter) {
-            self.draft.add_review_note(
-                "content_filter: no service of master.cf has `-o content_filter=`. A filter that sends mail back by SMTP \
-                 needs a [[listener]] with `from_content_filter`; otherwise its mail is filtered again and again",
-            );
+            self.draft.add_review_note(format!(
+                "{from}: no service of master.cf has `-o content_filter=`. A filter that sends mail back by SMTP needs a \
+                 [[listener]] with `from_content_filter`; otherwise its mail is filtered again and again"
+            ));
         }
     }
 }

@@ -14,7 +14,12 @@ use crate::ip_net::{IpNet, intersection};
 /// The ports for users.
 const USER_PORTS: [u16; 2] = [587, 465];
 /// Settings of a service that are evaluated here or not needed.
-const READ: [&str; 18] = [
+const READ: [&str; 23] = [
+    "content_filter",
+    "smtpd_authorized_xforward_hosts",
+    "smtpd_data_restrictions",
+    "smtpd_end_of_data_restrictions",
+    "smtpd_proxy_filter",
     "milter_macro_daemon_name",
     "smtpd_milters",
     "mynetworks",
@@ -223,12 +228,27 @@ impl Conversion<'_> {
         self.inbound_services.push(inbound);
     }
 
-    /// Whether a service takes mail that main.cf's content filter has passed.
+    /// Whether a service takes mail that the content filter has passed.
     fn is_from_filter(&self, addresses: &[SocketAddr], overrides: &[(String, String)]) -> bool {
-        let is_set_off = overrides.iter().any(|(name, value)| name == "content_filter" && value.is_empty());
+        let has = |wanted: &str, is_wanted: fn(&str) -> bool| {
+            overrides.iter().any(|(name, value)| name == wanted && is_wanted(value))
+        };
+        let is_set_off = has("content_filter", str::is_empty);
+        let is_behind_proxy = !has("smtpd_proxy_filter", |value| !value.is_empty())
+            && (has("smtpd_proxy_filter", str::is_empty) || has("smtpd_authorized_xforward_hosts", |_| true));
         let is_for_others =
             addresses.iter().any(|address| address.port() == 25 || USER_PORTS.contains(&address.port()));
-        is_set_off && !is_for_others && self.values.explicit_value("content_filter").is_some_and(|it| !it.is_empty())
+        let is_local = addresses.iter().all(|address| address.ip().is_loopback());
+        !is_for_others
+            && (is_set_off && (is_local || self.has_filter("content_filter"))
+                || is_behind_proxy && is_local && self.has_filter("smtpd_proxy_filter"))
+    }
+
+    /// Whether main.cf or a service sets this filter.
+    fn has_filter(&self, parameter: &str) -> bool {
+        let is_set = |(name, value): &(String, String)| name == parameter && !value.is_empty();
+        self.values.explicit_value(parameter).is_some_and(|value| !value.is_empty())
+            || self.master.services.iter().flat_map(|service| &service.overrides).any(is_set)
     }
 
     /// The service whose restrictions become rules: the first that is not only for users.

@@ -19,7 +19,6 @@ impl Conversion<'_> {
         self.sources();
         self.client_tls();
         self.eight_bit();
-        self.share_client_settings();
     }
 
     /// default_transport and relayhost.
@@ -114,7 +113,7 @@ impl Conversion<'_> {
 
     /// Settings of Postfix's SMTP client apply to all its transports; here each transport has its
     /// own.
-    fn share_client_settings(&mut self) {
+    pub(super) fn share_client_settings(&mut self) {
         let shared = self.draft.section("[transport.smtp]").keys.clone();
         let is_shared = |key: &str| !["next_hop", "port", "type", "auth"].contains(&key);
         for block in self.draft.sections.iter_mut().filter(|block| block.header.starts_with("[transport.")) {
@@ -170,6 +169,16 @@ impl Conversion<'_> {
         self.draft.mapped(name);
     }
 
+    /// Whether Postfix believes the DNSSEC validation of its name servers; then this server does, too.
+    fn uses_dnssec(&mut self) -> bool {
+        let name = "smtp_dns_support_level";
+        let is_used = self.values.explicit_value(name).is_some_and(|level| level.eq_ignore_ascii_case("dnssec"));
+        if is_used {
+            self.draft.set("[dns]", "validating", "true", name);
+        }
+        is_used
+    }
+
     fn client_tls(&mut self) {
         let name = "smtp_tls_security_level";
         let is_yes = |name: &str| self.values.value(name).eq_ignore_ascii_case("yes");
@@ -186,10 +195,15 @@ impl Conversion<'_> {
             "may" => ("offered", None),
             "encrypt" => ("required", None),
             "verify" | "secure" => ("verified", None),
-            "dane" => {
-                ("offered", Some("is encrypted if TLS is offered, and not checked by DANE: see docs/outbound-tls.md"))
-            }
-            "dane-only" => ("required", Some("waits if TLS is not offered, and is not checked by DANE")),
+            "dane" if self.uses_dnssec() => ("dane", None),
+            // Postfix looks up no TLSA records without DNSSEC.
+            "dane" => ("offered", None),
+            "dane-only" => (
+                "verified",
+                Some(
+                    "waits unless the host has a certificate of a trusted authority: no transport demands TLSA records",
+                ),
+            ),
             _ => ("required", Some("waits if TLS is not offered, and the next hop's certificate is not checked")),
         };
         self.draft.set("[transport.smtp]", "tls", quoted(tls), name);

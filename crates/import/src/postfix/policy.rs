@@ -2,7 +2,6 @@
 //! support.
 
 use super::Conversion;
-use super::restrictions;
 use super::words::list;
 
 /// Parameters that are not needed, and why.
@@ -58,13 +57,9 @@ const NOT_NEEDED: [(&str, &str); 48] = [
 ];
 
 /// Unsupported parameters that affect mail, and what happens instead.
-const BEHAVIOR_CHANGES: [(&str, &str); 18] = [
+const BEHAVIOR_CHANGES: [(&str, &str); 14] = [
     ("smtp_generic_maps", "Mail is sent with the addresses that it rewrites, such as those of local users"),
-    ("relocated_maps", "Mail to users who have moved gets 550 without their new address, or is accepted if they exist"),
-    ("content_filter", "Mail is delivered without passing the filter; put the filter before or after this server"),
-    ("smtpd_proxy_filter", "Mail is accepted without passing the filter; put the filter before this server"),
     ("smtp_header_checks", "Mail is sent with its header unchanged"),
-    ("milter_header_checks", "Mail that it refuses, holds, redirects or changes is delivered unchanged"),
     (
         "fallback_transport",
         "Mail to users that are not in local_recipient_maps gets 550; `catch_all` can name one address for it",
@@ -107,7 +102,7 @@ const NOTES: [(&str, &str); 63] = [
     ("milter_*", "see [[milter]]"),
     ("postscreen_*", "clients are tested only by `greeting_delay` of [[listener]] and DNS lists"),
     ("smtpd_banner", "the greeting contains the host name"),
-    ("smtpd_proxy_*", "proxy filters are not supported"),
+    ("smtpd_proxy_*", "see [content_filter]; its transport has the time limits"),
     ("smtpd_client_auth_rate_limit", "see [auth.throttle], which limits failed logins"),
     ("smtpd_client_new_tls_session_rate_limit", "the limit is on connections of a client, with or without TLS"),
     ("smtpd_authorized_xforward_hosts", "see `xclient_from`; client data from proxies is used, not only logged"),
@@ -222,58 +217,16 @@ pub(super) fn behavior_change_of(name: &str, value: &str) -> Option<String> {
     (!["", "no"].contains(&value)).then(|| format!("{what} ({name} = {})", one_line(value)))
 }
 
-/// Lists that are checked after RCPT, or for other commands.
-const LATE_RESTRICTIONS: [&str; 3] =
-    ["smtpd_data_restrictions", "smtpd_end_of_data_restrictions", "smtpd_etrn_restrictions"];
-
-/// Restrictions in lists that are checked after DATA, and what the server always does.
-const RESTRICTIONS: [(&str, &str); 4] = [
-    ("permit", "nothing follows"),
-    ("reject_unauth_pipelining", "commands beyond what PIPELINING allows are answered in order"),
-    ("permit_mynetworks", "no rules are checked then"),
-    ("permit_sasl_authenticated", "no rules are checked then"),
-];
-
 impl Conversion<'_> {
     /// Records an outcome for every parameter that has none.
     pub(super) fn policy(&mut self) {
         let names: Vec<String> = self.main.settings().map(|(name, _)| name.to_owned()).collect();
         for name in names {
-            if name.ends_with("_restrictions") && LATE_RESTRICTIONS.contains(&name.as_str()) {
-                self.late_restrictions(&name);
-            }
             if !self.draft.outcomes.contains_key(&name) {
                 self.record_outcome(&name);
             }
         }
         self.notices();
-    }
-
-    /// Lists that are checked after RCPT.
-    fn late_restrictions(&mut self, name: &str) {
-        let elements = restrictions::parse_list(&self.values, name);
-        match elements.is_empty() {
-            true => self.draft.not_needed(name, "the list is empty"),
-            false => {
-                self.draft.unsupported(name, "rules are checked at RCPT and before; see below for each restriction");
-            }
-        }
-        for element in elements {
-            let known = RESTRICTIONS.iter().find(|(known, _)| *known == element.rule).map(|(_, does)| *does);
-            let stage = if name == LATE_RESTRICTIONS[0] { "data" } else { "message" };
-            let known = match (known, element.rule.as_str(), &element.argument) {
-                (None, "check_policy_service", Some(argument)) => self.late_policy_service(argument, stage),
-                (known, ..) => known,
-            };
-            let does = known.unwrap_or("no rules are checked then");
-            self.draft.rules.push((format!("{name}: {}", element.text()), does.to_owned()));
-            if known.is_none() {
-                let what = element.text();
-                self.draft.add_behavior_change(format!(
-                    "Mail that {name} refused is accepted ({what}): no rules are checked after DATA."
-                ));
-            }
-        }
     }
 
     fn record_outcome(&mut self, name: &str) {

@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use super::Conversion;
-use super::access::{ImportedRule, LIST_NAMES, NameCondition, RuleCondition};
+use super::access::{ImportedRule, LIST_NAMES, LIST_STAGES, NOT_TRANSLATED, NameCondition, RuleCondition};
 use super::access_table::{self, AccessAction, AccessSubject, AccessTableContent, group_by_action};
-use super::config_draft::{TomlSection, quoted};
+use super::config_draft::{TomlSection, quoted, quoted_list};
 use super::lookups::{MapRef, file_name};
 use super::words::list;
 use crate::ip_net::{IpNet, quoted_networks};
@@ -18,8 +18,15 @@ struct RuleOrigin<'a> {
     /// Its list, if something in it can accept.
     list: Option<&'a str>,
     class: Option<&'a str>,
+    stage: &'static str,
+    service: Option<usize>,
     spares_users: bool,
+    chooses_filters: bool,
 }
+
+/// Conditions whose rules are not for users unless they say so.
+const STRANGERS_ONLY: [&str; 8] =
+    ["dnsbl", "dnsbl_score", "rhsbl", "reverse_name", "helo_is", "sender_is", "client_names_in", "reverse_names_in"];
 
 impl Conversion<'_> {
     /// Refuses or defers recipients that cannot be delivered, before all other rules.
@@ -104,20 +111,48 @@ impl Conversion<'_> {
     /// Writes rules in their order.
     pub(super) fn write_rules(&mut self, rules: &[ImportedRule], mynetworks: &[IpNet]) {
         for rule in rules {
-            let passes = |other: &ImportedRule| other.list == rule.list && other.can_accept();
-            let list = rules.iter().any(passes).then_some(LIST_NAMES[rule.list]);
-            self.write_rule(rule, list, mynetworks);
+            let passes =
+                |other: &ImportedRule| (other.list, other.service) == (rule.list, rule.service) && other.can_accept();
+            let name = match rule.service {
+                Some(service) => format!("{} of service {}", LIST_NAMES[rule.list], service + 1),
+                None => LIST_NAMES[rule.list].to_owned(),
+            };
+            let list = rules.iter().any(passes).then_some(name);
+            let own = rule.service.and_then(|service| self.inbound_services.get(service));
+            let networks = own.map_or_else(|| mynetworks.to_vec(), |service| service.networks.clone());
+            self.write_rule(rule, list.as_deref(), &networks);
         }
     }
 
     fn write_rule(&mut self, rule: &ImportedRule, list: Option<&str>, mynetworks: &[IpNet]) {
         let class = rule.class.as_deref();
-        let of = RuleOrigin { from: &rule.from, list, class, spares_users: rule.excludes_users };
+        let of = RuleOrigin {
+            from: &rule.from,
+            list,
+            class,
+            stage: LIST_STAGES[rule.list],
+            service: rule.service,
+            spares_users: rule.excludes_users,
+            chooses_filters: false,
+        };
         match &rule.condition {
             RuleCondition::All(action) => self.add_rule(&of, "all others", &[], action, None),
             RuleCondition::Networks if mynetworks.is_empty() => {}
             RuleCondition::Networks => {
                 self.add_rule(&of, "mynetworks", &[("clients", quoted_networks(mynetworks))], "accept", None);
+            }
+            RuleCondition::Score(value, action) => {
+                self.add_rule(&of, "score of DNS lists", &[("dnsbl_score", value.clone())], action, None);
+            }
+            RuleCondition::NotTranslated(conditions) => {
+                let reply = Some("451 4.3.5 A restriction of the old server is not translated".to_owned());
+                let conditions: Vec<(&str, String)> = conditions.clone();
+                self.add_rule(&of, NOT_TRANSLATED, &conditions, "defer", reply);
+            }
+            RuleCondition::MultiRecipientBounce => {
+                let conditions = [("senders", quoted_list(["<>"])), ("recipients_min", "2".to_owned())];
+                let reply = Some("550 5.5.3 Multi-recipient bounce".to_owned());
+                self.add_rule(&of, "bounces to several", &conditions, "refuse", reply);
             }
             RuleCondition::Listed(zone, action) => {
                 self.add_rule(&of, &zone.name, &[("dnsbl", zone.value())], action, None);
@@ -133,14 +168,20 @@ impl Conversion<'_> {
             RuleCondition::Table(_, named, AccessTableContent::Networks(nets)) => {
                 let name = file_name(Path::new(&named.name));
                 for (nets, act) in group_by_action(nets) {
-                    if let Some((action, reply)) = act.action() {
-                        self.add_rule(&of, &name, &[("clients", quoted_networks(&nets))], action, reply);
+                    let clients = ("clients", quoted_networks(&nets));
+                    if let Some(value) = act.table_value() {
+                        let table = ("clients_in", quoted(&self.one_value_table(&name, value)));
+                        self.add_rule(&of, &name, &[clients, table], "table", None);
+                    } else if let Some((action, reply)) = act.action() {
+                        self.add_rule(&of, &name, &[clients], action, reply);
                     }
                 }
             }
             RuleCondition::Table(subject, named, content) => {
                 let Some(table) = self.access_table(*subject, named, content, &rule.from) else { return };
-                self.add_rule(&of, &table, &[(subject.key(), quoted(&table))], "table", None);
+                let of = RuleOrigin { chooses_filters: content.chooses_filters(), ..of };
+                let has_names = content.has_names() && named.kind != "cidr";
+                self.add_rule(&of, &table, &[(subject.key(has_names), quoted(&table))], "table", None);
             }
         }
     }
@@ -157,17 +198,31 @@ impl Conversion<'_> {
         let mut block = TomlSection::new("[[access]]").comment(format!("{}.", of.from)).key("name", quoted(&name), "");
         of.list.iter().for_each(|list| block.set("list", quoted(list), ""));
         of.class.iter().for_each(|class| block.set("class", quoted(class), "smtpd_restriction_classes"));
-        block.set("stage", quoted("rcpt"), "");
+        block.set("stage", quoted(of.stage), "");
+        if let Some(service) = of.service.and_then(|service| self.inbound_services.get(service)) {
+            let listeners = self.written_listeners(&service.addresses);
+            block.set("listeners", quoted_list(listeners.iter().map(String::as_str)), "master.cf");
+        }
         conditions.iter().for_each(|(key, value)| block.set(key, value.clone(), ""));
         // Rules about names and DNS lists exclude users by default; others must say so.
-        let leaves_out =
-            conditions.iter().any(|(key, _)| ["dnsbl", "rhsbl", "reverse_name", "helo_is", "sender_is"].contains(key));
+        let leaves_out = conditions.iter().any(|(key, _)| STRANGERS_ONLY.contains(key));
         if self.has_users && of.spares_users != leaves_out {
             block.set("users", (!of.spares_users).to_string(), "");
         }
         block.set("action", quoted(action), "");
+        if of.chooses_filters {
+            block.set("filters", "true".into(), "");
+        }
         reply.iter().for_each(|reply| block.set("reply", quoted(reply), ""));
         self.draft.add(block);
+    }
+
+    /// A table with one value for all keys.
+    fn one_value_table(&mut self, like: &str, value: &str) -> String {
+        let name = self.free_name(like);
+        let block = TomlSection::new("[[table]]").key("name", quoted(&name), "").key("type", quoted("static"), "");
+        self.draft.add(block.key("values", quoted_list([value]), ""));
+        name
     }
 
     fn free_rule_name(&self, like: &str) -> String {
@@ -223,14 +278,9 @@ impl Conversion<'_> {
 
     fn report_entries(&mut self, from: &str, written: &access_table::ConvertedAccessTable) {
         if written.unsupported > 0 {
-            let refused = match written.not_refused {
-                0 => String::new(),
-                1 => " One of them refused mail, which is now accepted.".to_owned(),
-                number => format!(" {number} of them refused mail, which is now accepted."),
-            };
             self.draft.add_behavior_change(format!(
-                "A table decides differently than with Postfix for {} ({from}).{refused} Comments in the table's \
-                 file say why.",
+                "A table decides differently than with Postfix for {} ({from}): it defers mail that they concern. \
+                 Comments in the table's file say why.",
                 entry_count(written.unsupported)
             ));
         }

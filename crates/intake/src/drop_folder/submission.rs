@@ -176,7 +176,7 @@ impl DropSubmitter {
         if transaction.recipients().next().is_none() {
             return Ok(Disposition::default());
         }
-        let (id, mail, recipients) = (transaction.id, transaction.mail.clone(), transaction.recipient_count());
+        let (id, mail, recipients) = (transaction.id, transaction.mail.clone(), transaction.named_recipients().len());
         let session = SessionInfo {
             is_user: true,
             submitter: Submitter::LocalProgram,

@@ -7,6 +7,7 @@ use filter::Stage;
 use filter::access::{AccessCondition, CompiledRule, ConditionMatcher, RuleAction, RuleSubject};
 use intake::ResourceRefusal;
 use lookup::Table;
+use lookup::fixed::StaticTable;
 use mail::{Address, EnhancedCode, Networks, Reply};
 use spool::RecipientState;
 use tokio::sync::Notify;
@@ -21,6 +22,7 @@ fn rule(stage: Stage, test: Option<ConditionMatcher>, action: RuleAction) -> Com
         class: None,
         stage,
         applies_to_users: true,
+        chooses_filters: false,
         conditions,
         action,
     }
@@ -169,6 +171,46 @@ async fn a_message_is_held_for_all_when_a_rule_holds_it_for_one() {
     let server = server(vec![rule(Stage::Rcpt, recipient_is("carol@example.org"), RuleAction::Hold)]);
     let mut client = server.client().await;
     assert_eq!(delivered(&mut client, &server, &["bob@example.org", "carol@example.org"]).await, [held, held]);
+}
+
+/// A rule whose table has this value for every recipient.
+fn says(value: &str) -> CompiledRule {
+    let table: Arc<dyn Table> = Arc::new(StaticTable::new("says", vec![value.to_owned()]));
+    rule(Stage::Rcpt, Some(ConditionMatcher::Table(RuleSubject::Recipient, table)), RuleAction::Table)
+}
+
+#[tokio::test]
+async fn a_table_marks_a_message_and_sends_it_elsewhere() {
+    let server = server(vec![says("PREPEND X-Seen: yes"), says("REDIRECT carol@example.org")]);
+    let mut client = server.client().await;
+    client.deliver(&["bob@example.org"]).await;
+    let message = server.message();
+    let mut content = vec![0; message.body.len() as usize];
+    message.body.read_at(&mut content, 0).unwrap();
+    assert!(content.starts_with(b"X-Seen: yes\r\nReceived: "), "{}", String::from_utf8_lossy(&content));
+    let recipients: Vec<&str> = message.envelope.recipients.iter().map(|one| one.address.as_str()).collect();
+    assert_eq!(recipients, ["carol@example.org"]);
+}
+
+#[tokio::test]
+async fn a_table_drops_a_message() {
+    let server = server(vec![says("DISCARD")]);
+    let mut client = server.client().await;
+    client.deliver(&["bob@example.org"]).await;
+    assert!(server.context.spool.ids().is_empty());
+}
+
+#[tokio::test]
+async fn a_notice_to_several_is_refused_at_data() {
+    let several = rule(Stage::Data, Some(ConditionMatcher::RecipientsMin(2)), refuse());
+    let server = server(vec![several]);
+    let mut client = server.client().await;
+    client.deliver(&["bob@example.org"]).await;
+    client.expect("MAIL FROM:<>", "250").await;
+    for recipient in ["bob", "carol"] {
+        client.expect(&format!("RCPT TO:<{recipient}@example.org>"), "250").await;
+    }
+    client.expect("DATA", "550 5.7.1").await;
 }
 
 #[tokio::test]

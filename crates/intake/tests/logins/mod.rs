@@ -99,6 +99,7 @@ fn rule(stage: Stage, conditions: Vec<AccessCondition>, action: RuleAction) -> C
         class: None,
         stage,
         applies_to_users: conditions.is_empty(),
+        chooses_filters: false,
         conditions,
         action,
     }

@@ -46,12 +46,17 @@ fn matches_all(rule: &AccessRule) -> bool {
     let senders =
         rule.senders.is_empty() || rule.senders.iter().any(any) && rule.senders.contains(&EnvelopePattern::Null);
     let recipients = rule.recipients.is_empty() || rule.recipients.iter().any(any);
-    let tables = [&rule.clients_in, &rule.helos_in, &rule.senders_in, &rule.recipients_in];
     let helos = rule.helos.is_empty() || rule.helos.contains(&DomainPattern::Any);
     // Clients on a unix socket have no address, so no list of networks matches all clients.
-    rule.clients.is_empty()
-        && tables.iter().all(|table| table.is_none())
-        && rule.dnsbl.is_none()
+    rule.listeners.is_empty()
+        && rule.clients.is_empty()
+        && rule.tables().next().is_none()
+        && rule.dns_lists().next().is_none()
+        && rule.reverse_name.is_empty()
+        && rule.helo_faults.is_empty()
+        && rule.sender_faults.is_empty()
+        && !rule.early_talker
+        && rule.recipients_min.is_none()
         && rule.verdicts.is_empty()
         && rule.dkim_domains.is_empty()
         && senders

@@ -8,8 +8,8 @@ use std::time::Duration;
 use anyhow::Context;
 use dns::ResolverConfig;
 use filter::access::{
-    AccessCondition, AccessRules, CompiledRule, ConditionMatcher, DnsblCheck, HeloFaults, RhsblCheck, RuleSubject,
-    SenderFaults,
+    AccessCondition, AccessRules, ClientNameKey, ClientNameTable, CompiledRule, ConditionMatcher, DnsblCheck,
+    DnsblScore, HeloFaults, RhsblCheck, RuleSubject, SenderFaults,
 };
 use lookup::dnsbl::{Dnsbl, DnsblConfig};
 use lookup::layers::{BackendSettings, BackendTable, CacheSettings};
@@ -19,7 +19,7 @@ use sender_auth::Method;
 
 use super::DnsHostNames;
 use crate::tables::OpenTables;
-use config::{AccessRule, Config, DnsblZone, DomainPattern, EnvelopePattern};
+use config::{AccessRule, Config, DnsblScoreSettings, DnsblZone, DomainPattern, EnvelopePattern};
 use mail::Networks;
 
 /// The longest time that an answer is cached, whatever `[dns]` allows: a client that is removed
@@ -99,6 +99,7 @@ pub fn compile_access_rules(
 ) -> Option<AccessRules> {
     let compile = |rule| {
         let mut compiled = compile_rule(rule, tables, lists);
+        compiled.conditions.extend(client_name_conditions(rule, tables, names));
         compiled.conditions.extend(name_conditions(rule, &config.hostname, lists, names));
         compiled
     };
@@ -118,14 +119,50 @@ fn compile_rule(rule: &AccessRule, tables: &OpenTables, lists: &DnsblLists) -> C
     conditions.extend(in_table(RuleSubject::Helo, "helos_in", &rule.helos_in));
     conditions.extend(in_table(RuleSubject::Sender, "senders_in", &rule.senders_in));
     conditions.extend(in_table(RuleSubject::Recipient, "recipients_in", &rule.recipients_in));
+    if let Some(count) = rule.recipients_min {
+        let test = ConditionMatcher::RecipientsMin(count);
+        conditions.push(AccessCondition { text: format!("recipients_min {count}").into(), test });
+    }
+    if let Some(DnsblScoreSettings { lists: weighed, at_least }) = &rule.dnsbl_score {
+        let zones: Vec<String> = weighed.iter().map(|(zone, weight)| format!("{} {weight}", zone.zone)).collect();
+        let weighed = weighed.iter().map(|(zone, weight)| (lists.check(zone), *weight)).collect();
+        let test = ConditionMatcher::DnsblScore(DnsblScore { lists: weighed, score_min: *at_least });
+        conditions
+            .push(AccessCondition { text: format!("dnsbl_score {at_least} of {}", zones.join(", ")).into(), test });
+    }
     if let Some(zone) = &rule.dnsbl {
         let test = ConditionMatcher::Dnsbl(lists.check(zone));
         conditions.push(AccessCondition { text: format!("dnsbl {}", zone.zone).into(), test });
     }
     conditions.extend(verdict_conditions(rule));
     let (name, list, action) = (rule.name.clone(), rule.list.clone(), rule.action.clone());
-    let class = rule.class.clone();
-    CompiledRule { name, list, class, stage: rule.stage, applies_to_users: rule.users, conditions, action }
+    CompiledRule {
+        name,
+        list,
+        class: rule.class.clone(),
+        stage: rule.stage,
+        applies_to_users: rule.users,
+        chooses_filters: rule.chooses_filters,
+        conditions,
+        action,
+    }
+}
+
+/// The conditions on tables that have names of clients.
+fn client_name_conditions(rule: &AccessRule, tables: &OpenTables, names: &Arc<DnsHostNames>) -> Vec<AccessCondition> {
+    let condition = |word: &str, key, name: &Option<Box<str>>| {
+        let table = tables.find(name.as_deref()?)?.clone();
+        let text = format!("{word} {:?}", table.name()).into();
+        Some(AccessCondition {
+            text,
+            test: ConditionMatcher::ClientName(ClientNameTable { table, key, names: names.clone() }),
+        })
+    };
+    let confirmed = condition("client_names_in", ClientNameKey::ConfirmedNameOrAddress, &rule.client_names_in);
+    confirmed
+        .into_iter()
+        .chain(condition("reverse_names_in", ClientNameKey::ReverseName, &rule.reverse_names_in))
+        .collect()
 }
 
 /// The conditions on names, and on when the client talked.
@@ -204,6 +241,7 @@ fn rule_conditions(rule: &AccessRule) -> Vec<AccessCondition> {
     let helos: Vec<DomainPattern> = rule.helos.clone();
     let senders: Vec<EnvelopePattern> = rule.senders.clone();
     let recipients: Vec<EnvelopePattern> = rule.recipients.clone();
+    add("listeners", &texts(&rule.listeners), ConditionMatcher::Listener(rule.listeners.clone().into()));
     add("clients", &texts(&clients), ConditionMatcher::Client(clients.clone()));
     add(
         "helos",
