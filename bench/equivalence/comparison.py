@@ -3,7 +3,7 @@
 A file `differences` in a set-up has one known difference in each line:
 
     PATTERN | told | TEXT         the import tells it: its report contains TEXT
-    PATTERN | because | REASON    it is meant; the reason goes into the result, and docs/from-postfix.md tells it
+    PATTERN | because | REASON    it is meant; the reason goes into the result, and docs/from-SERVER.md tells it
     PATTERN | demanded | TEXT     an RFC demands it, and the import tells it
     PATTERN | returned | REASON   the original accepts the mail and returns it, where Mailrace refuses it
 
@@ -20,12 +20,12 @@ SAME, ELSEWHERE, TOLD, MEANT, DEMANDED, DIFFERS, LETS_IN = (
 )  # fmt: skip
 
 
-_DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs/from-postfix.md"
+_DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
 
 
-def documented():
-    """The reasons in the table of differences by design."""
-    section = _DOCS.read_text().partition("\n## What differs by design\n")[2].partition("\n## ")[0]
+def documented(server):
+    """The reasons in the table of differences by design, in the document about the import from a server."""
+    section = (_DOCS / f"from-{server}.md").read_text().partition("\n## What differs by design\n")[2].partition("\n## ")[0]
     rows = [line.strip("| ").rpartition(" | ")[2] for line in section.splitlines() if line.startswith("| ")]
     return set(rows[1:])
 
@@ -73,7 +73,7 @@ class Compared:
                 "Mailrace": str(self.mailrace).replace("|", "\\|"), "": f"{self.kind}: {self.reason}".rstrip(": ")}  # fmt: skip
 
 
-def compare(probe, original, mailrace, known, told):
+def compare(probe, original, mailrace, known, told, meant):
     """The kind of the difference between two outcomes."""
     verdicts = original.answer.verdict, mailrace.answer.verdict
     if verdicts[0] == verdicts[1] and set(original.places) == set(mailrace.places):
@@ -89,7 +89,7 @@ def compare(probe, original, mailrace, known, told):
             continue
         if one.kind == "returned" and not is_returned(original, mailrace):
             continue
-        if one.kind in ("because", "returned") and one.text in documented():
+        if one.kind in ("because", "returned") and one.text in meant:
             return Compared(probe, original, mailrace, MEANT, one.text)
         if one.text in told:
             return Compared(probe, original, mailrace, TOLD, one.text)

@@ -16,7 +16,7 @@ from peers.certificate import certificate
 from peers.unbound import STANDARD_ADDRESS, Unbound
 
 from . import servers, sides
-from .comparison import Outcome, compare
+from .comparison import Outcome, compare, documented
 from .exim_side import EximSide
 from .probe import SERVER, send
 
@@ -95,8 +95,8 @@ def run(setup, folder):
         if surroundings:
             surroundings.stop()
     _keep(original, mailrace, setup.name)
-    known = setup.known
-    compared = [compare(probe, *both, known, mailrace.told) for probe, *both in zip(probes, *outcomes)]
+    known, meant = setup.known, documented(setup.server)
+    compared = [compare(probe, *both, known, mailrace.told, meant) for probe, *both in zip(probes, *outcomes)]
     return Result(setup.name, setup.title, compared, mailrace.told)
 
 
