@@ -8,6 +8,7 @@
 mod access;
 mod acl_verdict;
 mod address_syntax;
+mod alias_targets;
 pub mod debian;
 mod domains;
 mod expansion;
@@ -19,7 +20,6 @@ mod rewriting;
 mod routers;
 pub mod sections;
 pub mod source;
-mod special_targets;
 mod statements;
 mod tables;
 mod tags;

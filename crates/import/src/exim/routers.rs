@@ -17,10 +17,10 @@ use std::path::Path;
 use mail::Address;
 
 use super::Conversion;
+use super::alias_targets::AllowedTargets;
 use super::domains::{DomainGroup, Truth, applies};
 use super::expansion::{Lookup, list};
 use super::sections::Driver;
-use super::special_targets::AllowedTargets;
 use super::tables::{DEFERRED_TABLE, TableUse};
 use super::tags::{self, TagScope};
 use super::transports::Target;

@@ -8,9 +8,9 @@ use std::path::Path;
 use mail::Address;
 
 use super::Conversion;
+use super::alias_targets::{AllowedTargets, SpecialTarget, alias_words};
 use super::domains::file_entries;
 use super::expansion::{Lookup, list};
-use super::special_targets::{AllowedTargets, SpecialTarget};
 use crate::config_draft::{TomlSection, quoted, quoted_list};
 use crate::mysql;
 use crate::sql::Database;
@@ -333,16 +333,6 @@ fn entry_key(entry: &str, key: &str, domain: &str, lookup: &Lookup, of_use: Tabl
 /// Whether the entry for all other addresses refuses them.
 fn refuses(value: &str, of_use: TableUse) -> bool {
     matches!(of_use, TableUse::Aliases(allowed) if allowed.fail && value.trim().starts_with(":fail:"))
-}
-
-/// Words of an alias, at commas and line ends outside quotes.
-pub(super) fn alias_words(value: &str) -> Vec<String> {
-    let mut is_quoted = false;
-    let parts = value.split(|c: char| {
-        is_quoted ^= c == '"';
-        !is_quoted && (c == ',' || c == '\n')
-    });
-    parts.map(|word| word.trim().to_owned()).filter(|word| !word.is_empty()).collect()
 }
 
 /// A string with Postfix's placeholders in place of variables: `%u`, `%d`, and `%s` for the whole address.

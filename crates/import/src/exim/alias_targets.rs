@@ -1,10 +1,9 @@
-//! Special targets of aliases: `:fail:` refuses an address, `:defer:` makes its mail wait at the client, and
+//! The targets of aliases, and the special ones among them: `:fail:` refuses an address, `:defer:` makes its mail wait at the client, and
 //! `:blackhole:` drops it. The first two become a table of replies, the last one a route.
 
 use mail::Address;
 
 use super::Conversion;
-use super::tables::alias_words;
 use crate::config_draft::{TomlSection, quoted};
 
 /// The name of the table of replies, and of its rule.
@@ -28,6 +27,16 @@ pub(super) enum SpecialTarget {
     /// A reply to RCPT.
     Reply(String),
     Drop,
+}
+
+/// Words of an alias, at commas and line ends outside quotes.
+pub(super) fn alias_words(value: &str) -> Vec<String> {
+    let mut is_quoted = false;
+    let parts = value.split(|c: char| {
+        is_quoted ^= c == '"';
+        !is_quoted && (c == ',' || c == '\n')
+    });
+    parts.map(|word| word.trim().to_owned()).filter(|word| !word.is_empty()).collect()
 }
 
 impl SpecialTarget {
