@@ -11,6 +11,7 @@ mod redirects;
 
 use std::collections::HashMap;
 use std::io::{self, Write};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, SystemTime};
@@ -20,7 +21,7 @@ use dispatch::Queues;
 use filter::access::AccessRules;
 use intake::ResourceRefusal;
 use mail::{Body, LogLevel, QueueId, Timestamp};
-use queue::{DestinationId, OperatorAction};
+use queue::OperatorAction;
 use sender_auth::srs::SrsCounters;
 use serde::Serialize;
 use serde_json::Value;
@@ -34,7 +35,7 @@ use super::list::{self, QueuedRecipient};
 use super::load::{self, LoadStatus};
 use super::message::{self, MessageDetails};
 use super::pages::{PageRequest, RecipientPage};
-use super::recipient_filter::{QueueFilter, RecipientFilter, UnknownQueue};
+use super::recipient_filter::{RecipientFilter, UnknownQueue};
 use super::reports;
 use super::request::{ControlRequest, InvalidRequest, SummaryKey};
 use super::selection::{
@@ -233,7 +234,12 @@ impl ControlHandler {
             })?;
             return Ok(number);
         }
-        Ok(self.with_queues(move |queues| selection::count(queues, &filter, now()))??)
+        if filter.is_empty() {
+            return self.with_queues(|queues| queues.recipient_count());
+        }
+        let mut number = 0;
+        self.for_each_part(&Arc::new(filter), selection::count, |of_part| number += of_part)?;
+        Ok(number)
     }
 
     fn list(&self, filter: RecipientFilter, out: &mut impl Write) -> ControlResult<()> {
@@ -288,14 +294,24 @@ impl ControlHandler {
     /// The recipients that pass the conditions on what the queue knows, oldest first.
     fn select(&self, filter: RecipientFilter) -> ControlResult<(Arc<RecipientFilter>, Vec<NamedRecipient>)> {
         let (filter, mut selected) = (Arc::new(filter), Vec::new());
-        for part in selection::slot_parts(self.with_queues(|queues| queues.slot_count())?) {
-            self.check_stopping()?;
-            let asked = filter.clone();
-            let found = self.with_queues(move |queues| selection::select(queues, &asked, part, now()))??;
-            selected.extend(found.into_named());
-        }
+        self.for_each_part(&filter, selection::select, |found| selected.extend(found.into_named()))?;
         selection::sort_by_age(&mut selected);
         Ok((filter, selected))
+    }
+
+    /// Asks about each part of the queue, in a visit of its own to the scheduler's thread.
+    fn for_each_part<T: Send + 'static>(
+        &self,
+        filter: &Arc<RecipientFilter>,
+        ask: fn(&Queues, &RecipientFilter, Range<u32>, Timestamp) -> Result<T, UnknownQueue>,
+        mut take: impl FnMut(T),
+    ) -> ControlResult<()> {
+        for part in selection::slot_parts(self.with_queues(|queues| queues.slot_count())?) {
+            self.check_stopping()?;
+            let filter = filter.clone();
+            take(self.with_queues(move |queues| ask(queues, &filter, part, now()))??);
+        }
+        Ok(())
     }
 
     /// Reading a million messages takes long; shutdown does not wait for it.
@@ -321,13 +337,15 @@ impl ControlHandler {
         }
     }
 
-    /// Counts by destination; on the scheduler's thread and without copies if no message has to be
-    /// read.
+    /// Counts by destination; on the scheduler's thread if no message has to be read.
     fn tally_destinations(&self, filter: RecipientFilter) -> ControlResult<HashMap<DestinationName, RecipientTally>> {
-        if !filter.needs_messages() {
-            return Ok(self.with_queues(move |queues| tally_queued_destinations(queues, &filter))??);
-        }
         let mut tallies: HashMap<DestinationName, RecipientTally> = HashMap::new();
+        if !filter.needs_messages() {
+            self.for_each_part(&Arc::new(filter), selection::tally, |of_part| {
+                of_part.into_iter().for_each(|(place, tally)| tallies.entry(place).or_default().merge(tally));
+            })?;
+            return Ok(tallies);
+        }
         self.for_each_recipient(filter, |entry, place, _| {
             tallies.entry(place.clone()).or_default().count(entry, now());
             Ok(())
@@ -620,17 +638,6 @@ impl ControlHandler {
             tables: self.parts.tables.all().filter_map(|(_, it)| Some((it.name().into(), it.stats()?))).collect(),
         })
     }
-}
-
-fn tally_queued_destinations(
-    queues: &Queues,
-    filter: &RecipientFilter,
-) -> Result<HashMap<DestinationName, RecipientTally>, UnknownQueue> {
-    let now = now();
-    let mut queue_filter = QueueFilter::new(filter, queues, now)?;
-    let selected = queues.recipient_views().filter(|entry| queue_filter.passes(entry));
-    let tallies: HashMap<DestinationId, RecipientTally> = summary::tally(selected, now, |entry| entry.destination);
-    Ok(tallies.into_iter().map(|(destination, tally)| (DestinationName::of(queues, destination), tally)).collect())
 }
 
 fn write_rows(rows: &[impl Serialize], out: &mut impl Write) -> io::Result<()> {

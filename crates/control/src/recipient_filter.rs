@@ -195,19 +195,8 @@ pub(super) struct QueueFilter<'a> {
 }
 
 impl<'a> QueueFilter<'a> {
-    /// For all recipients.
-    pub(super) fn new<R: Clone>(
-        filter: &'a RecipientFilter,
-        queues: &Queues<R>,
-        now: Timestamp,
-    ) -> Result<QueueFilter<'a>, UnknownQueue> {
-        let mut all = QueueFilter::for_none(filter, queues, now)?;
-        all.add_destinations(queues, queues.recipient_views().map(|entry| entry.destination));
-        Ok(all)
-    }
-
     /// For no recipients before [`add_entries`](QueueFilter::add_entries).
-    pub(super) fn for_none<R: Clone>(
+    pub(super) fn new<R: Clone>(
         filter: &'a RecipientFilter,
         queues: &Queues<R>,
         now: Timestamp,
@@ -228,18 +217,14 @@ impl<'a> QueueFilter<'a> {
         queues: &Queues<R>,
         entries: impl Iterator<Item = &'e RecipientView>,
     ) {
-        self.add_destinations(queues, entries.map(|entry| entry.destination));
-    }
-
-    fn add_destinations<R: Clone>(&mut self, queues: &Queues<R>, destinations: impl Iterator<Item = DestinationId>) {
         let (filter, queue) = (self.filter, self.queue);
         let is_selected = |destination: &DestinationId| {
             queue.is_none_or(|queue| queues.destination_queue(*destination) == queue)
                 && filter.passes_name(queues.destination_name(*destination))
         };
         let Some(checked) = &mut self.destinations else { return };
-        for destination in destinations {
-            checked.entry(destination).or_insert_with_key(is_selected);
+        for entry in entries {
+            checked.entry(entry.destination).or_insert_with_key(is_selected);
         }
     }
 
@@ -272,12 +257,13 @@ mod tests {
         let filter = sample::filter(options);
         let sample = sample::queues();
         let mut queue_filter = QueueFilter::new(&filter, &sample.queues, NOW).unwrap();
+        let all: Vec<RecipientView> = sample.queues.recipient_views().collect();
+        queue_filter.add_entries(&sample.queues, all.iter());
         let passes_letter = |entry: &RecipientView| {
             let (envelope, size) = &sample.messages[&entry.id];
             filter.passes_message(envelope, *size, entry.ordinal)
         };
-        let entries =
-            sample.queues.recipient_views().filter(|entry| queue_filter.passes(entry) && passes_letter(entry));
+        let entries = all.into_iter().filter(|entry| queue_filter.passes(entry) && passes_letter(entry));
         let mut found: Vec<_> = entries.map(|entry| sample.number(&entry)).collect();
         found.sort_unstable();
         found

@@ -16,6 +16,7 @@ use spool::Spool;
 
 use super::recipient_filter::{QueueFilter, RecipientFilter, UnknownQueue};
 use super::request::ActionRequest;
+use super::summary::{self, RecipientTally};
 
 /// Slots that are looked at for one page.
 const SCANNED_MAX: u32 = 16 * 1024;
@@ -74,16 +75,46 @@ pub(super) fn select<R: Clone>(
     slots: Range<u32>,
     now: Timestamp,
 ) -> Result<SelectedRecipients, UnknownQueue> {
-    let mut queue_filter = QueueFilter::for_none(filter, queues, now)?;
-    let entries = queues.recipients_in_slots(slots);
-    queue_filter.add_entries(queues, entries.iter().map(|(_, entry)| entry));
     let mut selected = SelectedRecipients::default();
-    for (_, entry) in entries {
-        if queue_filter.passes(&entry) {
-            selected.push(queues, entry);
-        }
-    }
+    passing(queues, filter, slots, now)?.into_iter().for_each(|entry| selected.push(queues, entry));
     Ok(selected)
+}
+
+/// Counts by destination.
+pub(super) fn tally<R: Clone>(
+    queues: &Queues<R>,
+    filter: &RecipientFilter,
+    slots: Range<u32>,
+    now: Timestamp,
+) -> Result<HashMap<DestinationName, RecipientTally>, UnknownQueue> {
+    let selected = passing(queues, filter, slots, now)?.into_iter();
+    let tallies: HashMap<DestinationId, RecipientTally> = summary::tally(selected, now, |entry| entry.destination);
+    Ok(tallies.into_iter().map(|(destination, tally)| (DestinationName::of(queues, destination), tally)).collect())
+}
+
+/// Counts recipients.
+pub(super) fn count<R: Clone>(
+    queues: &Queues<R>,
+    filter: &RecipientFilter,
+    slots: Range<u32>,
+    now: Timestamp,
+) -> Result<usize, UnknownQueue> {
+    Ok(passing(queues, filter, slots, now)?.len())
+}
+
+/// The recipients in these slots that pass the conditions on what the queue knows.
+fn passing<R: Clone>(
+    queues: &Queues<R>,
+    filter: &RecipientFilter,
+    slots: Range<u32>,
+    now: Timestamp,
+) -> Result<Vec<RecipientView>, UnknownQueue> {
+    let mut queue_filter = QueueFilter::new(filter, queues, now)?;
+    let mut entries: Vec<RecipientView> =
+        queues.recipients_in_slots(slots).into_iter().map(|(_, entry)| entry).collect();
+    queue_filter.add_entries(queues, entries.iter());
+    entries.retain(|entry| queue_filter.passes(entry));
+    Ok(entries)
 }
 
 /// A part of the recipients that pass the conditions on what the queue knows.
@@ -103,7 +134,7 @@ pub(super) fn select_page<R: Clone>(
     limit: usize,
     now: Timestamp,
 ) -> Result<SlotPage, UnknownQueue> {
-    let (mut page, mut queue_filter) = (SlotPage::default(), QueueFilter::for_none(filter, queues, now)?);
+    let (mut page, mut queue_filter) = (SlotPage::default(), QueueFilter::new(filter, queues, now)?);
     let last = from.saturating_add(SCANNED_MAX).min(queues.slot_count());
     for part in growing_parts(from..last, u32::try_from(limit).unwrap_or(u32::MAX)) {
         let entries = queues.recipients_in_slots(part);
@@ -158,19 +189,6 @@ pub(super) fn sort_by_age(recipients: &mut [NamedRecipient]) {
     recipients.sort_unstable_by_key(|(entry, _)| (entry.accepted_at, entry.id, entry.ordinal));
 }
 
-/// Counts the recipients that pass the conditions on what the queue knows.
-pub(super) fn count<R: Clone>(
-    queues: &Queues<R>,
-    filter: &RecipientFilter,
-    now: Timestamp,
-) -> Result<usize, UnknownQueue> {
-    if filter.is_empty() {
-        return Ok(queues.recipient_count());
-    }
-    let mut queue_filter = QueueFilter::new(filter, queues, now)?;
-    Ok(queues.recipient_views().filter(|entry| queue_filter.passes(entry)).count())
-}
-
 /// The recipients that one visit to the queues looks at for an action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ActionPart {
@@ -195,7 +213,7 @@ impl ActionPart {
         filter: &'a RecipientFilter,
         now: Timestamp,
     ) -> Result<QueueFilter<'a>, UnknownQueue> {
-        let mut queue_filter = QueueFilter::for_none(filter, queues, now)?;
+        let mut queue_filter = QueueFilter::new(filter, queues, now)?;
         if filter.names_destinations() {
             let entries: Vec<RecipientView> = match self {
                 ActionPart::NamedMessages => filter.id.iter().flat_map(|id| queues.message_recipients(id.0)).collect(),
@@ -318,7 +336,7 @@ mod tests {
         let rows: Vec<_> = named.iter().map(|(entry, place)| (entry.ordinal, &*place.name, &*place.queue)).collect();
         let expected = [(0, "a.example", "standard"), (1, "a.example", "standard"), (2, "b.example", "standard")];
         assert_eq!(rows, expected);
-        let number = |options: &[&str]| count(&sample.queues, &sample::filter(options), NOW).unwrap();
+        let number = |options: &[&str]| count(&sample.queues, &sample::filter(options), 0..u32::MAX, NOW).unwrap();
         assert_eq!([number(&[]), number(&["--older-than", "90m"]), number(&["--id", "7-0-9"])], [5, 3, 0]);
     }
 

@@ -58,7 +58,7 @@ impl RecipientTally {
     }
 
     /// Adds the counts of another group.
-    fn merge(&mut self, other: RecipientTally) {
+    pub(super) fn merge(&mut self, other: RecipientTally) {
         self.ready += other.ready;
         self.in_flight += other.in_flight;
         self.waiting += other.waiting;
