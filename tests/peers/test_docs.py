@@ -73,7 +73,7 @@ class Documents(unittest.TestCase):
         written = set()
         for path in (ROOT / "crates").glob("*/src/**/*.rs"):
             code = path.read_text().split("#[cfg(test)]")[0]
-            if ".event(" in code and "LogLevel" in code:
+            if re.search(r"\.event\(|\.log\(LogLevel", code) and "LogLevel" in code:
                 written |= set(_EVENT_FIELD.findall(code))
         section = (ROOT / "docs/logs.md").read_text().split("\n### info, warning, error\n")[1].split("\n| message |")[0]
         documented = set(re.findall(r"^\| `(\w+)` \|", section, re.M))
