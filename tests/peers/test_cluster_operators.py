@@ -97,7 +97,8 @@ class ClusterOperators(ClusterCase):
         status, held = ask("recipients/hold", {"all": True})
         counts = {node["node"]: node["recipients"] for node in held["nodes"]}
         self.assertEqual((status, held["recipients"], counts), (200, 5, {"first": 3, "second": 2}))
-        self.assertEqual({row["state"] for row in self.rows(first, "queue", "list")}, {"held"})
+        # A recipient whose attempt is under way is held when that has failed.
+        await_that(lambda: {row["state"] for row in self.rows(first, "queue", "list")} == {"held"}, "all are held", first)
         self.assertEqual(ask("recipients/release?node=second", {"all": True})[1]["recipients"], 2)
         self.assertEqual(ask("cluster/lanes/none/adopt", {})[0], 422)
         second.process.kill()
