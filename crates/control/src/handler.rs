@@ -341,7 +341,7 @@ impl ControlHandler {
     fn tally_destinations(&self, filter: RecipientFilter) -> ControlResult<HashMap<DestinationName, RecipientTally>> {
         let mut tallies: HashMap<DestinationName, RecipientTally> = HashMap::new();
         if !filter.needs_messages() {
-            self.for_each_part(&Arc::new(filter), selection::tally, |of_part| {
+            self.for_each_part(&Arc::new(filter), summary::tally_destinations, |of_part| {
                 of_part.into_iter().for_each(|(place, tally)| tallies.entry(place).or_default().merge(tally));
             })?;
             return Ok(tallies);

@@ -16,7 +16,6 @@ use spool::Spool;
 
 use super::recipient_filter::{QueueFilter, RecipientFilter, UnknownQueue};
 use super::request::ActionRequest;
-use super::summary::{self, RecipientTally};
 
 /// Slots that are looked at for one page.
 const SCANNED_MAX: u32 = 16 * 1024;
@@ -80,18 +79,6 @@ pub(super) fn select<R: Clone>(
     Ok(selected)
 }
 
-/// Counts by destination.
-pub(super) fn tally<R: Clone>(
-    queues: &Queues<R>,
-    filter: &RecipientFilter,
-    slots: Range<u32>,
-    now: Timestamp,
-) -> Result<HashMap<DestinationName, RecipientTally>, UnknownQueue> {
-    let selected = passing(queues, filter, slots, now)?.into_iter();
-    let tallies: HashMap<DestinationId, RecipientTally> = summary::tally(selected, now, |entry| entry.destination);
-    Ok(tallies.into_iter().map(|(destination, tally)| (DestinationName::of(queues, destination), tally)).collect())
-}
-
 /// Counts recipients.
 pub(super) fn count<R: Clone>(
     queues: &Queues<R>,
@@ -103,7 +90,7 @@ pub(super) fn count<R: Clone>(
 }
 
 /// The recipients in these slots that pass the conditions on what the queue knows.
-fn passing<R: Clone>(
+pub(super) fn passing<R: Clone>(
     queues: &Queues<R>,
     filter: &RecipientFilter,
     slots: Range<u32>,

@@ -6,16 +6,18 @@
 use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::hash::Hash;
+use std::ops::Range;
 use std::sync::Arc;
 
 use mail::Timestamp;
-use queue::{DestinationView, NextHopView, Queues, RecipientProgress, RecipientView};
+use queue::{DestinationId, DestinationView, NextHopView, Queues, RecipientProgress, RecipientView};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
 use super::explain;
-use super::selection::DestinationName;
+use super::recipient_filter::{RecipientFilter, UnknownQueue};
+use super::selection::{self, DestinationName};
 use crate::explanation::Obstacle;
 
 /// The minutes that separate age groups, as in qshape(1). The last group has no upper bound.
@@ -127,6 +129,18 @@ impl RecipientTally {
 
 fn earliest(one: Option<Timestamp>, other: Option<Timestamp>) -> Option<Timestamp> {
     one.into_iter().chain(other).min()
+}
+
+/// Counts the selected recipients in these slots by destination.
+pub(super) fn tally_destinations<R: Clone>(
+    queues: &Queues<R>,
+    filter: &RecipientFilter,
+    slots: Range<u32>,
+    now: Timestamp,
+) -> Result<HashMap<DestinationName, RecipientTally>, UnknownQueue> {
+    let selected = selection::passing(queues, filter, slots, now)?.into_iter();
+    let tallies: HashMap<DestinationId, RecipientTally> = tally(selected, now, |entry| entry.destination);
+    Ok(tallies.into_iter().map(|(destination, tally)| (DestinationName::of(queues, destination), tally)).collect())
 }
 
 /// Counts all entries, grouped by `key`.
