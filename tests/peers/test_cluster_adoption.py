@@ -2,6 +2,7 @@
 none of which is sent again. And that the lanes of a node are spread over those that live.
 """
 
+import json
 import shutil
 import unittest
 
@@ -32,6 +33,11 @@ class Adoption(ClusterCase):
     def send_to(self, server, *names):
         for name in names:
             send(server, f"{name}@far.test", sender="sender@home.test")
+
+    def watched_lanes(self, server):
+        """How many lanes of other nodes it watches."""
+        lanes = map(json.loads, self.command(server, "cluster", "status", "--json").splitlines())
+        return sum(lane["role"] == "watched" for lane in lanes)
 
     def notices(self):
         """What the sender was told: (action, recipient), sorted."""
@@ -110,6 +116,8 @@ class Adoption(ClusterCase):
         others = [self.node(name) for name in ("second", "third")]
         for server in (first, *others):
             server.start()
+        for server in others:
+            await_that(lambda server=server: self.watched_lanes(server) >= _LANES, "it watches the lanes", server)
         first.kill()
 
         def counts():
