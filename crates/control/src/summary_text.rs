@@ -26,7 +26,7 @@ pub fn summary(by: SummaryKey, rows: &[Value], ages: bool) -> Vec<String> {
 const COUNTS: [(&str, &str); 5] = [
     ("RECIPIENTS", "recipients"),
     ("READY", "ready"),
-    ("FLIGHT", "in_flight"),
+    ("IN-FLIGHT", "in_flight"),
     ("WAITING", "waiting"),
     ("HELD", "held"),
 ];

@@ -45,6 +45,7 @@ Exit codes:
       `bench compare` is missed; a figure of `bench report` is worse than before
    2  mail for an address would bounce (sendmail -bv)
    3  mail is left in the queue (serve --drain-only)
+   4  another node has taken over a lane of this one (serve)
   64  wrong command line
   65  invalid data, such as an error in a text table
   69  the server does not answer, or a table lookup failed

@@ -56,7 +56,7 @@ pub fn connect(config: &Config, drain_only: bool, log: &Arc<Log>) -> anyhow::Res
 /// What is delivered and accepted from now on may be another node's: nothing more is written, and the next
 /// start decides. A second process could not do worse than a kill, which loses nothing.
 fn end_process(log: &Log, lane: LaneId, reason: &str) {
-    let text = "a lane is no longer this node's: the server ends, and has to be started again";
+    let text = "another node owns a lane of this node; the server stops: start it again";
     log.event(LogLevel::Error, text, &[("lane", &lane), ("reason", &reason)]);
     std::thread::sleep(LOG_TIME);
     process::exit(i32::from(exit::LANE_LOST));

@@ -152,7 +152,7 @@ fn carry_out(
             return false;
         }
         ServerCommand::StopIdle { left } => {
-            let text = "nothing else can be delivered before the time for it is over";
+            let text = "drain finished: nothing else is due before its deadline";
             log.event(LogLevel::Info, text, &[("messages", &left)]);
             return false;
         }

@@ -102,7 +102,7 @@ pub enum ReplicaError {
     #[error("a replica does not count the entries of a key: use the direct mode for that")]
     EntriesMax,
     /// Referrals lead to other servers, which the replica does not follow.
-    #[error("a replica cannot follow references to other servers: use the direct mode for them")]
+    #[error("a replica cannot follow referrals: remove them, or set mode = \"direct\"")]
     Referrals,
     /// The LDAP configuration cannot work.
     #[error(transparent)]
