@@ -32,18 +32,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use mail::{Address, Networks};
+use mail::Networks;
 use parking_lot::Mutex;
 
+use crate::access::RecipientMatcher;
 use crate::check::{Check, CheckFactory, CheckOrder, Origin};
 use crate::key_digest::ClientPrefixes;
 use crate::stage::{Stage, Stages};
 
 pub use file::GreylistFile;
 use state::{GreylistState, GreylistVerdict};
-
-/// Whether the configuration exempts this recipient.
-pub type RecipientMatcher = Arc<dyn Fn(&Address) -> bool + Send + Sync>;
 
 /// How unknown senders are deferred.
 #[derive(Clone, Debug, PartialEq, Eq)]

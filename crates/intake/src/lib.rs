@@ -66,13 +66,11 @@ use spool::Spool;
 
 pub use body::BodyMemoryBudget;
 pub use commit_notifier::CommitNotifier;
+pub use filter::access::DomainMatcher;
 pub use listener_counters::{ListenerCounters, ListenerCounts, ListenerMonitor};
 pub use logins::LoginPolicy;
 pub use refusals::{RefusalCounters, ResourceRefusal};
 pub use throttled_log::ThrottledLog;
-
-/// Whether a domain is one of certain domains of the configuration.
-pub type DomainMatcher = Arc<dyn Fn(&str) -> bool + Send + Sync>;
 
 /// What all sessions share: services and policy.
 pub struct IntakeContext {

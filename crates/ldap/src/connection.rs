@@ -23,9 +23,10 @@ use tokio::sync::mpsc;
 use tokio_rustls::TlsConnector;
 
 use super::message;
-use super::transport::{self, ByteStream, CaCertificatesError, MessageReader};
+use super::transport::{self, MessageReader};
 use super::{LdapConfigError, LdapUrl};
 use lookup::backend::BackendFailure;
+use lookup::{ByteStream, CaCertificatesError};
 
 pub(crate) use super::message::{LdapControl, LdapResponse, LdapResult, SearchEntry, SearchRequest};
 
@@ -171,8 +172,8 @@ impl Connector {
         if let Some(Tls(tls)) = self.tls.get() {
             return Ok(tls.clone());
         }
-        let tls = transport::tls_connector(self.servers.ca_file.as_deref())?;
-        Ok(self.tls.get_or_init(|| Tls(tls)).0.clone())
+        let tls = lookup::tls_config(self.servers.ca_file.as_deref())?;
+        Ok(self.tls.get_or_init(|| Tls(Arc::new(tls).into())).0.clone())
     }
 }
 

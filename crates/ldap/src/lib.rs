@@ -31,7 +31,6 @@ pub use message::{LdapControl, LdapResponse, LdapResult, SearchEntry, SearchRequ
 pub use result::{ResultTemplate, ResultTemplateError};
 pub use schema::{EqualityRule, is_printable_ascii};
 pub use search_filter::{FilterError, FilterTemplate};
-pub use transport::CaCertificatesError;
 pub use url::{LdapUrl, LdapUrlError};
 
 use std::cell::RefCell;
@@ -43,8 +42,8 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::time::Instant;
 
 use batch_search::BatchSearch;
-use lookup::LookupAnswer;
 use lookup::backend::{Backend, BackendFailure, BackendFuture, ProbeFuture};
+use lookup::{CaCertificatesError, LookupAnswer};
 use pool::{ConnectionPool, PooledConnection};
 use search::{SearchError, Searcher};
 

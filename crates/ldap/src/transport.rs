@@ -5,14 +5,10 @@
 //! before TLS is never used after it.
 
 use std::io;
-use std::path::Path;
-use std::sync::Arc;
 
-use rustls::crypto::aws_lc_rs;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use lookup::{ByteStream, CaCertificatesError};
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsConnector;
 
@@ -24,61 +20,6 @@ const MESSAGE_OCTETS_MAX: usize = 16 * 1024 * 1024;
 /// Maximum message length before TLS.
 const STARTTLS_OCTETS_MAX: usize = 16 * 1024;
 const READ_OCTETS: usize = 16 * 1024;
-
-/// A connection of any kind.
-pub(super) trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
-
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}
-
-/// The TLS configuration that trusts these CAs.
-pub(super) fn tls_connector(ca_file: Option<&Path>) -> Result<TlsConnector, CaCertificatesError> {
-    let mut roots = RootCertStore::empty();
-    match ca_file {
-        Some(path) => {
-            let failed = |source: &dyn std::fmt::Display| CaCertificatesError::File {
-                path: path.into(),
-                why: source.to_string().into(),
-            };
-            for certificate in CertificateDer::pem_file_iter(path).map_err(|error| failed(&error))? {
-                let certificate = certificate.map_err(|error| failed(&error))?;
-                roots.add(certificate).map_err(|error| failed(&error))?;
-            }
-            if roots.is_empty() {
-                return Err(failed(&"no certificate found"));
-            }
-        }
-        None => {
-            let loaded = rustls_native_certs::load_native_certs();
-            roots.add_parsable_certificates(loaded.certs);
-            if roots.is_empty() {
-                let why = loaded.errors.first().map(ToString::to_string).unwrap_or_default();
-                return Err(CaCertificatesError::System(why.into()));
-            }
-        }
-    }
-    let config = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
-        .with_safe_default_protocol_versions()
-        .expect("the provider supports TLS 1.2 and 1.3")
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    Ok(TlsConnector::from(Arc::new(config)))
-}
-
-/// The CA certificates cannot be loaded.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum CaCertificatesError {
-    /// The CA file is unusable.
-    #[error("{}: {why}", path.display())]
-    File {
-        /// The file.
-        path: Box<Path>,
-        /// What is wrong.
-        why: Box<str>,
-    },
-    /// The system has no CA certificates.
-    #[error("no CA certificates found on this system: set ca_file: {0}")]
-    System(Box<str>),
-}
 
 /// Connects to `url`. Calls `tls` for a configuration if TLS is needed.
 pub(super) async fn connect(

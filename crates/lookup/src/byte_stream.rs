@@ -3,6 +3,6 @@
 use tokio::io::{AsyncRead, AsyncWrite};
 
 /// A connection of any kind.
-pub(crate) trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
+pub trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}

@@ -35,7 +35,8 @@ pub mod unavailable;
 use std::pin::Pin;
 use std::time::Duration;
 
-pub use ca_certificates::CaCertificatesError;
+pub use byte_stream::ByteStream;
+pub use ca_certificates::{CaCertificatesError, tls_config};
 pub use event::{TableEvent, TableEventHandler};
 pub use server_url::{ServerAddress, ServerUrlError};
 pub use stats::{BackendDown, LookupStats, ReplicaStats};

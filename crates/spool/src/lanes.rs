@@ -15,7 +15,7 @@ use std::thread::JoinHandle;
 use mail::{QueueId, SpoolId};
 use parking_lot::{Mutex, RwLock};
 
-use crate::disk::{Disk, DiskSpace};
+use crate::disk::Disk;
 use crate::entries::{LiveMessage, OutcomeHead, SpoolEntry, SpooledMessage};
 use crate::finished_messages::FinishedMessages;
 use crate::lane::{self, Lane, LaneContext, PendingRecord, Submission};
@@ -390,16 +390,6 @@ impl Spool {
     /// How each lane forms its batches now.
     pub fn batching(&self) -> Vec<LaneBatching> {
         self.all_lanes().iter().map(|lane| lane.batching()).collect()
-    }
-
-    /// The smallest free space of the lanes' disks.
-    pub fn free_space(&self) -> io::Result<DiskSpace> {
-        let least = |a: DiskSpace, b: DiskSpace| DiskSpace {
-            bytes_free: a.bytes_free.min(b.bytes_free),
-            inodes_free: a.inodes_free.min(b.inodes_free),
-        };
-        let unlimited = DiskSpace { bytes_free: u64::MAX, inodes_free: u64::MAX };
-        self.all_lanes().iter().try_fold(unlimited, |sum, lane| Ok(least(sum, lane.disk.space()?)))
     }
 
     /// Commits waiting submissions, seals the logs and ends the threads, like dropping the spool.

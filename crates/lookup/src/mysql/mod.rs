@@ -38,7 +38,7 @@ use tokio_rustls::TlsConnector;
 
 use crate::LookupAnswer;
 use crate::backend::{Backend, BackendFuture, ProbeFuture};
-use crate::ca_certificates::{CaCertificatesError, tls_config};
+use crate::ca_certificates::{CaCertificatesError, tls_config_if_needed};
 use crate::connection_pool::ConnectionPool;
 use crate::request_error::RequestError;
 use connection::{Connection, Connector};
@@ -90,7 +90,7 @@ impl Mysql {
     pub fn new(config: MysqlConfig) -> Result<Self, CaCertificatesError> {
         let tls = match config.url.tls() {
             TlsMode::Disabled => None,
-            TlsMode::Preferred | TlsMode::Required => Some(tls_config(config.ca_file.as_deref())?),
+            TlsMode::Preferred | TlsMode::Required => Some(tls_config_if_needed(config.ca_file.as_deref())?),
         };
         let connector = Connector::new(&config, tls.map(|tls| TlsConnector::from(Arc::new(tls))));
         let pool = ConnectionPool::new(connector, config.url.to_string(), config.timeout, config.connections);

@@ -26,7 +26,7 @@ use std::time::Duration;
 use tokio_rustls::TlsConnector;
 
 use crate::backend::{Backend, BackendFuture, ProbeFuture};
-use crate::ca_certificates::{CaCertificatesError, tls_config};
+use crate::ca_certificates::{CaCertificatesError, tls_config_if_needed};
 use crate::connection_pool::ConnectionPool;
 use crate::request_error::RequestError;
 use crate::{KeyTemplate, LookupAnswer};
@@ -112,7 +112,7 @@ pub struct Redis {
 impl Redis {
     /// Creates the backend without connecting.
     pub fn new(config: RedisConfig) -> Result<Self, CaCertificatesError> {
-        let tls = config.url.has_tls().then(|| tls_config(config.ca_file.as_deref())).transpose()?;
+        let tls = config.url.has_tls().then(|| tls_config_if_needed(config.ca_file.as_deref())).transpose()?;
         let connector = Connector::new(&config, tls.map(|tls| TlsConnector::from(Arc::new(tls))));
         let pool = ConnectionPool::new(connector, config.url.to_string(), config.timeout, config.connections);
         Ok(Redis { command: config.command, pool })
