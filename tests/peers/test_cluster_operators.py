@@ -2,6 +2,8 @@
 
 import http.client
 import json
+import signal
+import socket
 import subprocess
 import time
 import unittest
@@ -129,6 +131,25 @@ class ClusterOperators(ClusterCase):
         self.assertEqual((done.returncode, done.stdout.strip()), (_UNAVAILABLE, "3"), done.stderr)
         self.assertIn("node second ", done.stderr)
         self.assertEqual(self.attempt(first, "queue", "list", "--node", "first").returncode, 0)
+
+    def test_what_a_node_could_not_begin_in_time_is_not_done_later(self):
+        first, second = (self.node(name, lease=60) for name in ("first", "second"))
+        for server in (first, second):
+            server.start()
+        self.fill(first, 1)
+        self.fill(second, 2)
+        await_that(lambda: len(self.nodes(first)) == 2, "both nodes are known", first)
+        second.process.send_signal(signal.SIGSTOP)
+        try:
+            done = self.attempt(first, "queue", "hold", "--all")
+        finally:
+            second.process.send_signal(signal.SIGCONT)
+        self.assertEqual(done.returncode, _UNAVAILABLE, done.stderr)
+        self.assertRegex(done.stderr, "node second does not answer: .*; nothing was done there")
+        # The node answers in the order in which it was asked.
+        await_that(lambda: self.attempt(first, "queue", "list", "--node", "second").returncode == 0, "it goes on", second)
+        states = [row["state"] for row in self.rows(first, "queue", "list", "--node", "second")]
+        self.assertEqual((len(states), "held" in states), (2, False), states)
 
     def test_metrics_show_leases_copies_and_lanes(self):
         first, second, _ = self.start_filled()

@@ -112,7 +112,7 @@ use sender_auth::srs::SrsCounters;
 
 pub use adaptive::{AdaptiveValue, Bounds};
 pub use certificates::CertificateParts;
-pub use cluster::{ClusterFigures, ClusterOperator, LaneReport, NodeReplies, NodeReport};
+pub use cluster::{ClusterFigures, ClusterOperator, LaneReport, NodeReplies, NodeReport, NodeSilence};
 pub use current_handler::CurrentHandler;
 pub use explain::AddressExplainer;
 pub use handler::ControlHandler;
