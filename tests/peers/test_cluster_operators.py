@@ -35,6 +35,18 @@ class ClusterOperators(ClusterCase):
         """The metrics of this node."""
         return self.rows(server, "status", "--node", server.folder.parent.name)[0]["metrics"]
 
+    def oldest_rows_sent(self, server, node, limit, conditions):
+        """The rows that a node sends to the server for a list of its oldest recipients."""
+        request = {"node": node, "request": {"list-oldest": {"limit": limit, "filter": conditions}}}
+        with socket.socket(socket.AF_UNIX) as control:
+            control.connect(str(server.data / "control.sock"))
+            control.sendall(f"nodes {json.dumps(request)}\n".encode())
+            with control.makefile() as lines:
+                answer = json.loads(lines.readline())
+        *rows, last = answer["answer"].splitlines()
+        self.assertEqual(last, "done", answer)
+        return rows
+
     def attempt(self, server, *words):
         """A command that may fail."""
         argv = [str(server.binary), "--config", str(server.config), *words]
@@ -85,6 +97,10 @@ class ClusterOperators(ClusterCase):
         listed = ask("cluster/recipients?limit=2")[1]["nodes"]
         self.assertEqual([(node["node"], len(node["recipients"]), node["has_more"]) for node in listed],
                          [("first", 2, True), ("second", 2, False)])  # fmt: skip
+        self.assertEqual(len(self.oldest_rows_sent(first, "second", 1, {})), 1)
+        # Of a filter that needs the messages, too: the first one does not pass.
+        [passing] = self.oldest_rows_sent(first, "first", 1, {"recipient": "first-1@far.test"})
+        self.assertEqual(json.loads(passing)["recipient"], "first-1@far.test")
         states = ask("cluster/status")[1]["nodes"]
         self.assertEqual([(node["node"], node["answer"]["metrics"]["mailrace_queue_recipients"]) for node in states],
                          [("first", 3), ("second", 2)])  # fmt: skip

@@ -69,6 +69,7 @@ pub mod message_text;
 mod metrics;
 pub mod metrics_text;
 pub mod nodes;
+mod oldest;
 mod overview;
 mod pages;
 mod pattern;
