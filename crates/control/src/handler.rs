@@ -51,6 +51,7 @@ use super::wait::unless_stopping;
 use crate::history::ServerCounters;
 use crate::metrics::{self, MetricFamily, MetricsSnapshot, QueueMetrics, SignatureCounts};
 use crate::reload_request::{ReloadAnswer, ReloadRequest};
+use crate::state_file::NotSynced;
 use crate::{ClusterOperator, ControlParts, MessageHistory, ReportParts, SharedControlState};
 
 /// How long an act waits for room in the log: less than other nodes of a cluster wait for its answer.
@@ -80,6 +81,9 @@ pub(super) enum ControlError {
     /// What the request is about is not there.
     #[error("{0}")]
     NotFound(String),
+    /// It is done, and may not be kept.
+    #[error(transparent)]
+    NotKept(NotSynced),
     #[error(transparent)]
     Io(#[from] io::Error),
 }
