@@ -3,6 +3,7 @@
     Tokens      who may do what; tokens are revoked and expire while the server runs
     Reading     what the API shows is what the command line shows
     Acts        what the API does to the queue, and that the log says who did it
+    Slow        requests whose answers take long, and those beside them
     Hostile     requests that are too large, slow, half, pipelined, of another type, or for other names
     Settings    where a listener of the API may be
 """
@@ -10,6 +11,7 @@
 import http.client
 import json
 import re
+import socket
 import subprocess
 import time
 import unittest
@@ -482,6 +484,44 @@ class Acts(ApiCase):
         self.server.config.write_text(text.replace("[api]\n", "[api]\nx = 1\n"))
         self.assertIn("x", self.post("/api/v1/reload", {}, status=422)["detail"])
         self.assertEqual(self.post("/api/v1/tables/none/accept-removals", {}, status=404)["status"], 404)
+
+
+class Slow(ApiCase):
+    """A table in a directory that accepts connections, and says nothing."""
+
+    def setUp(self):
+        self.directory = socket.create_server(("127.0.0.1", 0))
+        self.addCleanup(self.directory.close)
+        url = f"ldap://127.0.0.1:{self.directory.getsockname()[1]}"
+        self.API = f'''
+[[table]]
+name = "silent"
+type = "ldap"
+url = "{url}"
+base = "dc=bench,dc=test"
+filter = "(mail={{key}})"
+result = "mail"
+connect_timeout = "5m"
+timeout = "5m"
+wait = "5m"
+'''
+        super().setUp()
+
+    def test_slow_requests_delay_neither_health_nor_metrics_and_further_ones_are_refused_after_a_time(self):
+        self.directory.settimeout(WAIT_SECONDS_MAX)
+        fields = f"Host: localhost\r\nAuthorization: Bearer {self.operator}\r\n\r\n"
+        lookups = [self.connect() for _ in range(6)]
+        for number, connection in enumerate(lookups):
+            connection.write(f"GET /api/v1/tables/silent/lookup?key={number} HTTP/1.1\r\n{fields}".encode())
+        accepted, _ = self.directory.accept()
+        self.addCleanup(accepted.close)
+        begin = time.monotonic()
+        for path in ("/healthz", "/readyz", "/", "/dashboard.js", "/dashboard/acts.js", "/api/v1/openapi.json", "/metrics") * 2:
+            self.assertEqual(self.ask(path, self.reader)[0], 200, path)
+        self.assertLess(time.monotonic() - begin, 5)
+        status, fields, problem = self.ask("/api/v1/queues", self.reader)
+        self.assertEqual((status, fields["Retry-After"]), (503, "60"), problem)
+        self.assertIn("busy with other requests", problem["detail"])
 
 
 class Hostile(ApiCase):

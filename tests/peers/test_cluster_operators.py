@@ -2,6 +2,8 @@
 
 import http.client
 import json
+import signal
+import socket
 import subprocess
 import time
 import unittest
@@ -32,6 +34,18 @@ class ClusterOperators(ClusterCase):
     def metrics(self, server):
         """The metrics of this node."""
         return self.rows(server, "status", "--node", server.folder.parent.name)[0]["metrics"]
+
+    def oldest_rows_sent(self, server, node, limit, conditions):
+        """The rows that a node sends to the server for a list of its oldest recipients."""
+        request = {"node": node, "request": {"list-oldest": {"limit": limit, "filter": conditions}}}
+        with socket.socket(socket.AF_UNIX) as control:
+            control.connect(str(server.data / "control.sock"))
+            control.sendall(f"nodes {json.dumps(request)}\n".encode())
+            with control.makefile() as lines:
+                answer = json.loads(lines.readline())
+        *rows, last = answer["answer"].splitlines()
+        self.assertEqual(last, "done", answer)
+        return rows
 
     def attempt(self, server, *words):
         """A command that may fail."""
@@ -83,6 +97,10 @@ class ClusterOperators(ClusterCase):
         listed = ask("cluster/recipients?limit=2")[1]["nodes"]
         self.assertEqual([(node["node"], len(node["recipients"]), node["has_more"]) for node in listed],
                          [("first", 2, True), ("second", 2, False)])  # fmt: skip
+        self.assertEqual(len(self.oldest_rows_sent(first, "second", 1, {})), 1)
+        # Of a filter that needs the messages, too: the first one does not pass.
+        [passing] = self.oldest_rows_sent(first, "first", 1, {"recipient": "first-1@far.test"})
+        self.assertEqual(json.loads(passing)["recipient"], "first-1@far.test")
         states = ask("cluster/status")[1]["nodes"]
         self.assertEqual([(node["node"], node["answer"]["metrics"]["mailrace_queue_recipients"]) for node in states],
                          [("first", 3), ("second", 2)])  # fmt: skip
@@ -129,6 +147,25 @@ class ClusterOperators(ClusterCase):
         self.assertEqual((done.returncode, done.stdout.strip()), (_UNAVAILABLE, "3"), done.stderr)
         self.assertIn("node second ", done.stderr)
         self.assertEqual(self.attempt(first, "queue", "list", "--node", "first").returncode, 0)
+
+    def test_what_a_node_could_not_begin_in_time_is_not_done_later(self):
+        first, second = (self.node(name, lease=60) for name in ("first", "second"))
+        for server in (first, second):
+            server.start()
+        self.fill(first, 1)
+        self.fill(second, 2)
+        await_that(lambda: len(self.nodes(first)) == 2, "both nodes are known", first)
+        second.process.send_signal(signal.SIGSTOP)
+        try:
+            done = self.attempt(first, "queue", "hold", "--all")
+        finally:
+            second.process.send_signal(signal.SIGCONT)
+        self.assertEqual(done.returncode, _UNAVAILABLE, done.stderr)
+        self.assertRegex(done.stderr, "node second does not answer: .*; nothing was done there")
+        # The node answers in the order in which it was asked.
+        await_that(lambda: self.attempt(first, "queue", "list", "--node", "second").returncode == 0, "it goes on", second)
+        states = [row["state"] for row in self.rows(first, "queue", "list", "--node", "second")]
+        self.assertEqual((len(states), "held" in states), (2, False), states)
 
     def test_metrics_show_leases_copies_and_lanes(self):
         first, second, _ = self.start_filled()

@@ -61,7 +61,7 @@ export async function applyTo(verb, filter) {
   if (done) {
     const failed = failedNodes(done);
     const result = `${title(verb)}: ${plural(done.recipients, "recipient")}`;
-    notify(failed ? `${result}; not done where ${failed}.` : `${result}.`, failed ? "warn" : "good");
+    notify(failed ? `${result}; but ${failed}.` : `${result}.`, failed ? "warn" : "good");
   }
   changed();
   return Boolean(done);

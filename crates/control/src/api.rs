@@ -12,8 +12,9 @@
 //! | what they name exists, and the request makes sense | 404, 422 |
 //!
 //! Errors are problem documents (RFC 9457). Limits: [`ApiSettings`]; the rest are those of the protocol
-//! ([`HttpServerLimits`]). At most [`REQUESTS_MAX`] requests are answered at a time; others wait. Nothing
-//! here is fatal.
+//! ([`HttpServerLimits`]). At most [`REQUESTS_MAX`] requests are answered at a time, and beside them
+//! [`METRICS_REQUESTS_MAX`] for metrics; others wait for [`PERMIT_WAIT_MAX`], then get 503. What is answered
+//! without waiting, such as `/healthz`, has no limit but that of connections. Nothing here is fatal.
 
 mod answer;
 mod listener;
@@ -27,6 +28,7 @@ mod types;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use mail::Networks;
 use net::{ConnectionLimiter, ConnectionLimits, TlsServer};
@@ -34,6 +36,7 @@ use protocol::http::Method;
 use protocol::http::server::{HttpServerConfig, HttpServerLimits};
 use tokio::sync::Semaphore;
 
+use self::routes::RequestGroup;
 use crate::current_handler::CurrentHandler;
 use crate::tokens::{TokenChecker, TokenFile};
 
@@ -46,6 +49,10 @@ const RESPONSE_FIELDS: &str = "Cache-Control: no-store\r\nContent-Security-Polic
     frame-ancestors 'none'\r\nX-Frame-Options: DENY\r\nReferrer-Policy: no-referrer\r\n";
 /// Requests that are answered at a time.
 const REQUESTS_MAX: usize = 4;
+/// Requests for metrics that are answered at a time.
+const METRICS_REQUESTS_MAX: usize = 2;
+/// How long a request waits until fewer are answered.
+const PERMIT_WAIT_MAX: Duration = Duration::from_secs(10);
 
 /// The settings of all listeners of the API.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,7 +73,8 @@ pub struct Api {
     handler: CurrentHandler,
     tokens: Arc<TokenChecker>,
     connections: Arc<ConnectionLimiter>,
-    requests: Arc<Semaphore>,
+    metrics_permits: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
 }
 
 impl Api {
@@ -76,7 +84,17 @@ impl Api {
             handler,
             tokens: Arc::new(TokenChecker::new(tokens)),
             connections: ConnectionLimiter::new(ConnectionLimits::default()),
-            requests: Arc::new(Semaphore::new(REQUESTS_MAX)),
+            metrics_permits: Arc::new(Semaphore::new(METRICS_REQUESTS_MAX)),
+            permits: Arc::new(Semaphore::new(REQUESTS_MAX)),
+        }
+    }
+
+    /// What a request needs one of while it is answered; None: nothing.
+    fn permits(&self, group: RequestGroup) -> Option<Arc<Semaphore>> {
+        match group {
+            RequestGroup::Immediate => None,
+            RequestGroup::Metrics => Some(self.metrics_permits.clone()),
+            RequestGroup::Others => Some(self.permits.clone()),
         }
     }
 }

@@ -7,7 +7,16 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 /// The names of nodes, each with its answer, or the reason why there is none.
-pub type NodeReplies = Vec<(String, Result<Vec<u8>, String>)>;
+pub type NodeReplies = Vec<(String, Result<Vec<u8>, NodeSilence>)>;
+
+/// Why a node has not answered, in words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NodeSilence {
+    /// It has not begun, and does not begin later.
+    NotBegun(String),
+    /// It may have done what it was asked for.
+    Unfinished(String),
+}
 
 /// The cluster, as far as operators can ask it. Its methods may wait for other machines, but not for
 /// long.

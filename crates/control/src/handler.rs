@@ -34,6 +34,7 @@ use super::lanes::{self, LaneStatus};
 use super::list::{self, QueuedRecipient};
 use super::load::{self, LoadStatus};
 use super::message::{self, MessageDetails};
+use super::oldest::OldestRecipients;
 use super::pages::{PageRequest, RecipientPage};
 use super::recipient_filter::{RecipientFilter, UnknownQueue};
 use super::reports;
@@ -50,6 +51,7 @@ use super::wait::unless_stopping;
 use crate::history::ServerCounters;
 use crate::metrics::{self, MetricFamily, MetricsSnapshot, QueueMetrics, SignatureCounts};
 use crate::reload_request::{ReloadAnswer, ReloadRequest};
+use crate::state_file::NotSynced;
 use crate::{ClusterOperator, ControlParts, MessageHistory, ReportParts, SharedControlState};
 
 /// How long an act waits for room in the log: less than other nodes of a cluster wait for its answer.
@@ -79,6 +81,9 @@ pub(super) enum ControlError {
     /// What the request is about is not there.
     #[error("{0}")]
     NotFound(String),
+    /// It is done, and may not be kept.
+    #[error(transparent)]
+    NotKept(NotSynced),
     #[error(transparent)]
     Io(#[from] io::Error),
 }
@@ -102,6 +107,7 @@ impl ControlHandler {
         match line.parse()? {
             ControlRequest::Count(filter) => writeln!(out, "{}", self.count(filter)?)?,
             ControlRequest::List(filter) => self.list(filter, out)?,
+            ControlRequest::ListOldest { limit, filter } => self.list_oldest(limit, filter, out)?,
             ControlRequest::Summary { by, filter } => write_rows(&self.summary(by, filter)?, out)?,
             ControlRequest::Hold(order) => writeln!(out, "{}", self.act(caller, OperatorAction::Hold, order)?)?,
             ControlRequest::Release(order) => writeln!(out, "{}", self.act(caller, OperatorAction::Release, order)?)?,
@@ -243,12 +249,35 @@ impl ControlHandler {
     }
 
     fn list(&self, filter: RecipientFilter, out: &mut impl Write) -> ControlResult<()> {
-        self.for_each_recipient(filter, |entry, place, (envelope, size)| {
-            match list::queued_recipient(entry, place, envelope, *size) {
-                Some(row) => writeln!(out, "{}", serde_json::to_string(&row)?),
-                None => Ok(()),
+        self.for_each_recipient(filter, |entry, place, message| write_recipient(entry, place, message, out))
+    }
+
+    /// Lists at most `limit` recipients, the oldest. Messages of others are read only if the filter asks for more than
+    /// the queue knows.
+    fn list_oldest(&self, limit: usize, filter: RecipientFilter, out: &mut impl Write) -> ControlResult<()> {
+        let (filter, mut oldest) = (Arc::new(filter), OldestRecipients::new(limit));
+        let mut messages = StoredMessageReader::new(&self.parts.intake.spool);
+        self.for_each_part(&filter, selection::select, |found| {
+            let mut found: Vec<NamedRecipient> = found.into_named().collect();
+            selection::sort_by_age(&mut found);
+            for (entry, place) in found {
+                // The rest of the part is younger.
+                if self.check_stopping().is_err() || !oldest.has_room_for(&entry) {
+                    break;
+                }
+                let passes = |(envelope, size): &StoredMessage| filter.passes_message(envelope, *size, entry.ordinal);
+                if !filter.needs_messages() || messages.read(entry.id).is_some_and(passes) {
+                    oldest.insert((entry, place));
+                }
             }
-        })
+        })?;
+        for (entry, place) in oldest.into_sorted() {
+            self.check_stopping()?;
+            if let Some(message) = messages.read(entry.id) {
+                write_recipient(&entry, &place, message, out)?;
+            }
+        }
+        Ok(())
     }
 
     /// A page of the recipients that a filter selects. What it costs depends on its size and not on the
@@ -637,6 +666,19 @@ impl ControlHandler {
             cluster: self.shared.cluster.as_ref().map(|cluster| cluster.figures()),
             tables: self.parts.tables.all().filter_map(|(_, it)| Some((it.name().into(), it.stats()?))).collect(),
         })
+    }
+}
+
+/// Writes a recipient, if the envelope of its message has it.
+fn write_recipient(
+    entry: &queue::RecipientView,
+    place: &DestinationName,
+    (envelope, size): &StoredMessage,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    match list::queued_recipient(entry, place, envelope, *size) {
+        Some(row) => writeln!(out, "{}", serde_json::to_string(&row)?),
+        None => Ok(()),
     }
 }
 

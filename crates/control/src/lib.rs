@@ -69,6 +69,7 @@ pub mod message_text;
 mod metrics;
 pub mod metrics_text;
 pub mod nodes;
+mod oldest;
 mod overview;
 mod pages;
 mod pattern;
@@ -112,7 +113,7 @@ use sender_auth::srs::SrsCounters;
 
 pub use adaptive::{AdaptiveValue, Bounds};
 pub use certificates::CertificateParts;
-pub use cluster::{ClusterFigures, ClusterOperator, LaneReport, NodeReplies, NodeReport};
+pub use cluster::{ClusterFigures, ClusterOperator, LaneReport, NodeReplies, NodeReport, NodeSilence};
 pub use current_handler::CurrentHandler;
 pub use explain::AddressExplainer;
 pub use handler::ControlHandler;

@@ -11,6 +11,7 @@ use std::time::Instant;
 use filter::limits::Quantity;
 use serde::{Deserialize, Serialize};
 
+use crate::cluster::NodeSilence;
 use crate::current_handler::CurrentHandler;
 use crate::handler::{ControlError, ControlHandler, ControlResult};
 use crate::line_answer::write_answer;
@@ -87,7 +88,9 @@ impl ControlHandler {
             let question = NodeQuestion { by: format!("{caller} on node {here}"), request: line.clone() };
             let question = serde_json::to_vec(&question).map_err(io::Error::from)?;
             match cluster.ask(node, &question) {
-                Ok(asked) => answers.extend(asked.into_iter().map(|(node, answer)| node_answer(node, answer))),
+                Ok(asked) => answers.extend(asked.into_iter().map(|(node, answer)| {
+                    node_answer(node, answer.map_err(|silence| silence_text(&silence, request.is_change())))
+                })),
                 Err(why) => answers.push(unknown_nodes(&why)),
             }
         }
@@ -127,6 +130,15 @@ impl CurrentHandler {
             }
             None => format!("no: {}\n", not_for_nodes()).into(),
         }
+    }
+}
+
+/// Why there is no answer. Of a change it says what is known about its effect.
+fn silence_text(silence: &NodeSilence, is_change: bool) -> String {
+    match silence {
+        NodeSilence::NotBegun(why) if is_change => format!("{why}; nothing was done there"),
+        NodeSilence::Unfinished(why) if is_change => format!("{why}; it is not known whether it was done there"),
+        NodeSilence::NotBegun(why) | NodeSilence::Unfinished(why) => why.clone(),
     }
 }
 
@@ -200,6 +212,14 @@ mod tests {
         for text in ["", "1\n", "done: x\n"] {
             assert!(matches!(result(text), NodeResult::Missing(_)), "{text:?}");
         }
+    }
+
+    #[test]
+    fn an_act_without_an_answer_says_whether_it_can_have_been_done() {
+        let (not_begun, unfinished) = (NodeSilence::NotBegun("x".into()), NodeSilence::Unfinished("x".into()));
+        let texts = [(&not_begun, true), (&unfinished, true), (&unfinished, false)];
+        let texts = texts.map(|(silence, is_change)| silence_text(silence, is_change));
+        assert_eq!(texts, ["x; nothing was done there", "x; it is not known whether it was done there", "x"]);
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //! | is missing | has no redirects |
 //! | is damaged | does not start: mail must not go where the operator does not want it |
 //! | cannot be written | refuses the act, and nothing changes |
+//! | is written, and its folder cannot be synced | follows the new redirects, and says that a power failure may undo that |
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,7 +19,7 @@ use route::{FixedHop, RouteKey};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::state_file;
+use crate::state_file::{self, NotSynced, ReplaceError};
 
 /// The name of the file, in the folder of the server's data.
 pub const REDIRECT_FILE: &str = "redirects.json";
@@ -141,21 +142,35 @@ impl RedirectStore {
         self.listed.lock().values().cloned().collect()
     }
 
-    /// Changes the redirects: first the file, then those in force. With an error, nothing changes.
+    /// Changes the redirects: first the file, then those in force. With an error, nothing changes. Otherwise they are
+    /// in force, and with [`NotSynced`] a power failure may undo that.
     pub(crate) fn change<E: From<InvalidRedirect> + From<io::Error>>(
         &self,
         change: impl FnOnce(&mut BTreeMap<RedirectedName, Redirect>) -> Result<(), E>,
-    ) -> Result<(), E> {
+    ) -> Result<Result<(), NotSynced>, E> {
+        self.change_by(state_file::replace, change)
+    }
+
+    /// The same, with what replaces the file.
+    fn change_by<E: From<InvalidRedirect> + From<io::Error>>(
+        &self,
+        replace: impl FnOnce(&Path, &[u8]) -> Result<(), ReplaceError>,
+        change: impl FnOnce(&mut BTreeMap<RedirectedName, Redirect>) -> Result<(), E>,
+    ) -> Result<Result<(), NotSynced>, E> {
         let mut listed = self.listed.lock();
         let mut changed = listed.clone();
         change(&mut changed)?;
         let table = table(&changed)?;
         let rows: Vec<&Redirect> = changed.values().collect();
         let text = serde_json::to_vec_pretty(&rows).map_err(io::Error::from)?;
-        state_file::replace(&self.path, &text)?;
+        let kept = match replace(&self.path, &text) {
+            Ok(()) => Ok(()),
+            Err(ReplaceError::NotSynced(not_synced)) => Err(not_synced),
+            Err(ReplaceError::Unchanged(error)) => return Err(error.into()),
+        };
         self.redirects.replace(table);
         *listed = changed;
-        Ok(())
+        Ok(kept)
     }
 }
 
@@ -174,10 +189,11 @@ mod tests {
     }
 
     fn insert(store: &RedirectStore, redirect: Redirect) -> Result<(), ControlError> {
-        store.change(|listed| {
+        let kept = store.change(|listed| {
             listed.insert(redirect.from.clone(), redirect);
-            Ok(())
-        })
+            Ok::<_, ControlError>(())
+        })?;
+        kept.map_err(ControlError::NotKept)
     }
 
     #[test]
@@ -193,10 +209,31 @@ mod tests {
         let again = RedirectStore::open(folder.path()).unwrap();
         assert_eq!((again.list(), again.redirects().current()), (store.list(), store.redirects().current()));
         assert_eq!(again.list().len(), 2);
-        again.change(|listed| listed.remove(&names[0]).map(drop).ok_or(ControlError::Stopping)).unwrap();
+        let removed = again.change(|listed| listed.remove(&names[0]).map(drop).ok_or(ControlError::Stopping));
+        removed.unwrap().unwrap();
         assert_eq!(RedirectStore::open(folder.path()).unwrap().list(), again.list());
         fs::write(folder.path().join(REDIRECT_FILE), "[{").unwrap();
         assert!(RedirectStore::open(folder.path()).is_err());
+    }
+
+    /// It was refused, and was there after the next start.
+    #[test]
+    fn a_redirect_whose_folder_cannot_be_synced_is_in_force() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = RedirectStore::open(folder.path()).unwrap();
+        let replace = |path: &Path, text: &[u8]| {
+            state_file::replace_and_sync(path, text, |_| Err(io::Error::other("input/output error")))
+        };
+        let name = RedirectedName::Destination("b.example".into());
+        let kept = store.change_by(replace, |listed| {
+            listed.insert(name.clone(), redirect(name.clone(), "[192.0.2.1]:2525"));
+            Ok::<_, ControlError>(())
+        });
+        let not_synced = kept.unwrap().unwrap_err().to_string();
+        assert!(not_synced.starts_with("the change is in force") && not_synced.ends_with("input/output error"));
+        let again = RedirectStore::open(folder.path()).unwrap();
+        assert_eq!((store.list().len(), store.list()), (1, again.list()));
+        assert_eq!(store.redirects().current(), again.redirects().current());
     }
 
     #[test]

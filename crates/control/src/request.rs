@@ -29,6 +29,14 @@ pub enum ControlRequest {
     Count(RecipientFilter),
     /// Lists recipients.
     List(RecipientFilter),
+    /// Lists the oldest recipients.
+    ListOldest {
+        /// The most of them.
+        limit: usize,
+        /// Which recipients.
+        #[serde(default, deserialize_with = "filter_object")]
+        filter: RecipientFilter,
+    },
     /// Counts recipients by a key.
     Summary {
         /// The key.
@@ -262,6 +270,7 @@ impl ControlRequest {
             self,
             ControlRequest::Count(_)
                 | ControlRequest::List(_)
+                | ControlRequest::ListOldest { .. }
                 | ControlRequest::Summary { .. }
                 | ControlRequest::Hold(_)
                 | ControlRequest::Release(_)
@@ -393,6 +402,7 @@ mod tests {
             ControlRequest::ClusterAdopt { lane: name() },
             ControlRequest::ClusterForget { target: name(), force: true },
             ControlRequest::Nodes { node: None, request: Box::new(ControlRequest::Status) },
+            ControlRequest::ListOldest { limit: 101, filter: sample::filter(&["--queue", "d"]) },
             ControlRequest::Nodes {
                 node: Some(name()),
                 request: Box::new(ControlRequest::List(sample::filter(&["--queue", "d"]))),

@@ -226,7 +226,7 @@ impl TokenFile {
 
     /// A token that was revoked does not come back after a power failure.
     fn write(&self, tokens: &[StoredToken]) -> io::Result<()> {
-        state_file::replace(&self.path, &serde_json::to_vec_pretty(tokens)?)
+        Ok(state_file::replace(&self.path, &serde_json::to_vec_pretty(tokens)?)?)
     }
 }
 

@@ -14,7 +14,7 @@ use anyhow::Context;
 use cluster::departures::Departures;
 use cluster::{ClusterNode, ClusterStep, LaneRole, NodeName, NodeParts, NodeSharing, SharingCallbacks, StartingNode};
 use config::Config;
-use control::{ClusterFigures, ClusterOperator, CurrentHandler, LaneReport, NodeReplies, NodeReport};
+use control::{ClusterFigures, ClusterOperator, CurrentHandler, LaneReport, NodeReplies, NodeReport, NodeSilence};
 use credentials::FailedLogins;
 use dispatch::{LaneFence, NextHopSharing, SchedulerHandle};
 use filter::limits::{Quantity, SharedUsage};
@@ -248,7 +248,7 @@ impl ClusterOperator for RunningCluster {
         let name: Option<NodeName> = node.map(str::parse).transpose().map_err(|error| format!("{error}"))?;
         let answers = self.running(|node| node.ask(name, question).map_err(|error| error.to_string()))?;
         let reply = |(node, answer): (NodeName, Result<_, cluster::AskError>)| {
-            (node.to_string(), answer.map(Into::into).map_err(|error| error.to_string()))
+            (node.to_string(), answer.map(Into::into).map_err(silence))
         };
         Ok(answers.into_iter().map(reply).collect())
     }
@@ -264,6 +264,14 @@ impl ClusterOperator for RunningCluster {
     fn drain(&self) {
         self.hands_over.store(true, Relaxed);
         (self.stop_server)();
+    }
+}
+
+fn silence(error: cluster::AskError) -> NodeSilence {
+    let text = error.to_string();
+    match error {
+        cluster::AskError::Absent(_) | cluster::AskError::Silent(..) => NodeSilence::NotBegun(text),
+        cluster::AskError::Unfinished(..) => NodeSilence::Unfinished(text),
     }
 }
 

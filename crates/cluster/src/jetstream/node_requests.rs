@@ -1,5 +1,6 @@
 //! Requests from one node to another. An answer is sent in parts of what the servers take, and ends with
-//! an empty one: so that its length is not limited by them, and a part that is missing is noticed.
+//! an empty one: so that its length is not limited by them, and a part that is missing is noticed. A message with a
+//! reply subject is no part: by it the other node asks whether the answer is still awaited, before it begins.
 
 use std::time::Duration;
 
@@ -16,6 +17,8 @@ use crate::NodeName;
 const ANSWER_BYTES_MAX: usize = 17 << 20;
 /// How long a process of the same name may take to say so.
 const PRESENCE_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long a node may take to say that it still waits for an answer.
+const AWAITED_TIMEOUT: Duration = Duration::from_secs(1);
 /// The longest part of an answer, if the servers take it.
 const PART_BYTES_MAX: usize = 512 << 10;
 
@@ -28,6 +31,13 @@ pub struct NodeRequest {
 }
 
 impl NodeRequest {
+    /// Whether the node that sent it still waits for the answer. If not, it reports that nothing was begun.
+    pub async fn is_awaited(&self) -> bool {
+        let Some(reply) = self.reply.clone() else { return false };
+        let request = Request::new().timeout(Some(AWAITED_TIMEOUT));
+        self.connection.client().send_request(reply, request).await.is_ok()
+    }
+
     /// Answers it; where nobody waits any more, nothing happens.
     pub async fn answer(self, answer: Bytes) {
         let Some(reply) = self.reply else { return };
@@ -47,36 +57,57 @@ pub enum AskError {
     /// Nobody takes requests to it.
     #[error("node {0} is not connected")]
     Absent(NodeName),
-    /// It does not answer in time, or the servers do not.
+    /// It has not begun in time, and does not begin later.
     #[error("node {0} does not answer: {1}")]
     Silent(NodeName, String),
+    /// It has begun, and not all of its answer has come.
+    #[error("node {0} has begun, and its answer did not come: {1}")]
+    Unfinished(NodeName, String),
 }
 
 impl Connection {
     /// Sends a request to a node, and waits for its answer.
     pub async fn ask(&self, node: &NodeName, payload: Bytes, limit: Duration) -> Result<Bytes, AskError> {
-        match timeout(limit, self.ask_for_parts(node, payload)).await {
-            Ok(answer) => answer,
-            Err(_) => Err(AskError::Silent(node.clone(), format!("no answer within {limit:?}"))),
-        }
+        let mut has_begun = false;
+        let asked = timeout(limit, self.ask_for_parts(node, payload, &mut has_begun)).await;
+        let why = match asked {
+            Ok(Ok(Some(answer))) => return Ok(answer),
+            Ok(Ok(None)) => return Err(AskError::Absent(node.clone())),
+            Ok(Err(why)) => why,
+            Err(_) => format!("no answer within {limit:?}"),
+        };
+        Err(match has_begun {
+            true => AskError::Unfinished(node.clone(), why),
+            false => AskError::Silent(node.clone(), why),
+        })
     }
 
-    async fn ask_for_parts(&self, node: &NodeName, payload: Bytes) -> Result<Bytes, AskError> {
-        let silent = |error: &dyn std::fmt::Display| AskError::Silent(node.clone(), error.to_string());
-        let inbox = self.client().new_inbox();
-        let mut parts = self.client().subscribe(inbox.clone()).await.map_err(|error| silent(&error))?;
+    /// The answer; None if nobody takes requests to this node. `has_begun` is set before the other node may begin.
+    async fn ask_for_parts(
+        &self,
+        node: &NodeName,
+        payload: Bytes,
+        has_begun: &mut bool,
+    ) -> Result<Option<Bytes>, String> {
+        let client = self.client();
+        let inbox = client.new_inbox();
+        let mut parts = client.subscribe(inbox.clone()).await.map_err(|error| error.to_string())?;
         let subject = control_subject(&self.config().name, node);
-        self.client().publish_with_reply(subject, inbox, payload).await.map_err(|error| silent(&error))?;
+        client.publish_with_reply(subject, inbox, payload).await.map_err(|error| error.to_string())?;
         let mut answer = Vec::new();
-        while let Some(Message { payload, status, .. }) = parts.next().await {
-            match status {
-                Some(StatusCode::NO_RESPONDERS) => return Err(AskError::Absent(node.clone())),
-                _ if payload.is_empty() => return Ok(answer.into()),
-                _ if answer.len() + payload.len() > ANSWER_BYTES_MAX => return Err(silent(&"its answer is too long")),
+        while let Some(Message { payload, status, reply, .. }) = parts.next().await {
+            match (status, reply) {
+                (Some(StatusCode::NO_RESPONDERS), _) => return Ok(None),
+                (_, Some(reply)) => {
+                    *has_begun = true;
+                    client.publish(reply, Bytes::new()).await.map_err(|error| error.to_string())?;
+                }
+                _ if payload.is_empty() => return Ok(Some(answer.into())),
+                _ if answer.len() + payload.len() > ANSWER_BYTES_MAX => return Err("its answer is too long".into()),
                 _ => answer.extend_from_slice(&payload),
             }
         }
-        Err(silent(&"the connection is closed"))
+        Err("the connection is closed".into())
     }
 
     /// Whether another process that is alive has the name of this node.

@@ -1,4 +1,8 @@
 //! Requests of operators that reach this node through another one, and those that it sends to others.
+//!
+//! A request is begun only after the node that sent it has said that it still waits for the answer. So what was
+//! reported as not done is not done later, however long the request was on its way or waited here, and whatever the
+//! clocks of the nodes say.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,12 +12,12 @@ use futures_util::StreamExt;
 use futures_util::future::join_all;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use super::{ClusterNode, NodeShared, RETRY_DELAY};
 use crate::{AskError, NodeName, NodeRequest, StreamError};
 
-/// How long all nodes together may take to answer.
+/// How long all nodes together may take to answer. A request that waits here for longer is dropped.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(5);
 /// Requests of other nodes that are answered at the same time. Others wait.
 const CONCURRENT_MAX: usize = 4;
@@ -65,7 +69,10 @@ async fn serve(shared: Arc<NodeShared>, answer: AnswerRequest) {
 
 async fn answer_one(request: NodeRequest, answer: AnswerRequest, places: Arc<Semaphore>) {
     // The semaphore is never closed.
-    let Ok(_place) = places.acquire().await else { return };
+    let Ok(Ok(_place)) = timeout(ANSWER_TIME_MAX, places.acquire()).await else { return };
+    if !request.is_awaited().await {
+        return;
+    }
     let payload = request.payload.clone();
     if let Ok(bytes) = spawn_blocking(move || answer(&payload)).await {
         request.answer(bytes.into()).await;

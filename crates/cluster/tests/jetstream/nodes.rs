@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use cluster::codec::{BatchEncoder, CopiedEntry};
 use cluster::record::{RecordHeader, RecordKind};
 use cluster::{
-    ClusterConfig, ClusterNode, ClusterStep, LaneLostCallback, LaneRole, NodeError, NodeParts, StartingNode,
+    AskError, ClusterConfig, ClusterNode, ClusterStep, LaneLostCallback, LaneRole, NodeError, NodeParts, StartingNode,
 };
 use mail::{BodyFlags, EventLog, LogLevel, MailEvent, QueueId, ServerLog};
 use spool::{
@@ -701,4 +701,44 @@ fn a_lane_whose_records_are_of_a_later_version_is_named_in_the_log() {
     let mut texts = std::iter::from_fn(|| told.recv_timeout(WAIT_MAX).ok());
     assert!(texts.any(|text| text.starts_with("cannot watch a lane")));
     node.end();
+}
+
+/// An operator was told that an act was not done; then a node that had been busy did it.
+#[test]
+fn a_request_that_a_node_could_not_begin_in_time_is_not_done_later() {
+    let (_runtime, servers) = servers();
+    let home = tempfile::tempdir().unwrap();
+    let first = TestNode::start(servers.config("first"), &folder(&home, "first"));
+    let second = TestNode::start(servers.config("second"), &folder(&home, "second"));
+    let (begun, release) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(())));
+    let busy = release.lock().unwrap();
+    let (begun_there, release_there) = (begun.clone(), release.clone());
+    let answer = move |question: &[u8]| {
+        begun_there.lock().unwrap().push(question.to_vec());
+        if question == b"blocked" {
+            drop(release_there.lock().unwrap());
+        }
+        question.to_vec()
+    };
+    first.node.serve_requests(Arc::new(answer));
+    let ask = |question: &'static [u8]| {
+        let mut answers = second.node.ask(Some("first".parse().unwrap()), question).unwrap();
+        answers.pop().unwrap().1
+    };
+    await_that("requests are taken", || ask(b"first").is_ok());
+    begun.lock().unwrap().clear();
+    std::thread::scope(|scope| {
+        let blocked: Vec<_> = (0..4).map(|_| scope.spawn(|| ask(b"blocked"))).collect();
+        await_that("four are being answered", || begun.lock().unwrap().len() == 4);
+        assert!(matches!(ask(b"late"), Err(AskError::Silent(..))));
+        for asked in blocked {
+            assert!(matches!(asked.join().unwrap(), Err(AskError::Unfinished(..))));
+        }
+    });
+    drop(busy);
+    assert_eq!(ask(b"next").unwrap(), "next");
+    let begun = begun.lock().unwrap().clone();
+    assert!(!begun.contains(&b"late".to_vec()), "{begun:?}");
+    first.end();
+    second.end();
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use cluster::lane::{PublishFailure, ReadFailure, RecordSubject, Slot, TailFailure};
 use cluster::record::RecordError;
-use cluster::{ClusterConfig, Connection, LaneStream, NodeEntry, OpenError};
+use cluster::{AskError, ClusterConfig, Connection, LaneStream, NodeEntry, OpenError};
 use futures_util::{StreamExt, TryStreamExt};
 use mail::SpoolId;
 use spool::LaneId;
@@ -131,6 +131,24 @@ async fn nodes_see_one_another_and_answer_requests() {
     let answer = other.ask(&"one".parse().unwrap(), large.clone(), wait).await.unwrap();
     assert!(answer.iter().rev().eq(&large), "an answer of several parts");
     assert!(ask("nobody").await.unwrap_err().to_string().contains("is not connected"));
+}
+
+#[tokio::test]
+async fn a_request_is_awaited_until_its_sender_gives_up() {
+    let servers = NatsServers::start(1).await;
+    let (one, other) = (servers.connect("one").await, servers.connect("other").await);
+    let mut requests = Box::pin(one.requests().await.unwrap());
+    let name = "one".parse().unwrap();
+    let given_up = other.ask(&name, Bytes::from_static(b"abc"), Duration::from_millis(100)).await;
+    assert!(matches!(given_up, Err(AskError::Silent(..))), "it was not begun: {given_up:?}");
+    assert!(!requests.next().await.unwrap().is_awaited().await);
+    let begin = async {
+        let request = requests.next().await.unwrap();
+        assert!(request.is_awaited().await);
+    };
+    let ask = other.ask(&name, Bytes::from_static(b"abc"), Duration::from_secs(2));
+    let (unfinished, ()) = futures_util::future::join(ask, begin).await;
+    assert!(matches!(unfinished, Err(AskError::Unfinished(..))), "it was begun: {unfinished:?}");
 }
 
 /// The heart of it: however many write at the same sequence, one is stored.

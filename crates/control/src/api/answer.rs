@@ -107,7 +107,9 @@ impl From<ControlError> for Problem {
             ControlError::NotFound(_) => ErrorStatus::NotFound,
             ControlError::Refused(_) => ErrorStatus::UnprocessableContent,
             ControlError::InvalidRequest(_) => ErrorStatus::BadRequest,
-            ControlError::Stopping | ControlError::LogFull | ControlError::Io(_) => ErrorStatus::Unavailable,
+            ControlError::Stopping | ControlError::LogFull | ControlError::NotKept(_) | ControlError::Io(_) => {
+                ErrorStatus::Unavailable
+            }
         };
         Problem::new(status, error.to_string())
     }

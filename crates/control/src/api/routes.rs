@@ -97,7 +97,31 @@ pub(super) enum ClusterOperation {
     Drain,
 }
 
+/// The requests that an operation shares its limit with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RequestGroup {
+    /// Its answer waits for nothing, so there is no limit.
+    Immediate,
+    /// The metrics, which other requests must not delay: whoever watches the server would take it for dead.
+    Metrics,
+    /// The rest, which may wait for the scheduler, the disk, tables, the DNS and other nodes.
+    Others,
+}
+
 impl Operation {
+    /// Its group.
+    pub(super) fn request_group(self) -> RequestGroup {
+        match self {
+            Operation::Health
+            | Operation::Readiness
+            | Operation::OpenApi
+            | Operation::Page(_)
+            | Operation::PageModule => RequestGroup::Immediate,
+            Operation::Metrics => RequestGroup::Metrics,
+            _ => RequestGroup::Others,
+        }
+    }
+
     /// The errors of the answer itself, beside those that any request can get.
     pub(super) fn problems(self) -> &'static [ErrorStatus] {
         use ErrorStatus::{NotFound, UnprocessableContent};
@@ -561,6 +585,11 @@ pub(super) fn find(method: Method, path: &[u8]) -> Result<(&'static Route, Vec<S
     }
 }
 
+/// The group of a request. A path that does not exist is refused at once.
+pub(super) fn request_group(method: Method, path: &[u8]) -> RequestGroup {
+    find(method, path).map_or(RequestGroup::Immediate, |(route, _)| route.operation.request_group())
+}
+
 /// The `Allow` field of a path, with its CRLF; None if there is no such path.
 pub(super) fn allow_field(path: &[u8]) -> Option<&'static str> {
     match find(Method::Get, path) {
@@ -624,6 +653,8 @@ mod tests {
             let is_open = [Operation::Health, Operation::Readiness, Operation::OpenApi].contains(&route.operation)
                 || matches!(route.operation, Operation::Page(_) | Operation::PageModule);
             assert_eq!(route.role.is_none(), is_open, "{}", route.path);
+            // The tokens are in a file, which may be on a slow disk.
+            assert_eq!(request_group(route.method, route.path.as_bytes()) == RequestGroup::Immediate, is_open);
         }
     }
 }

@@ -15,18 +15,21 @@ use protocol::http::server::{
     Resource,
 };
 
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::task::JoinError;
 use tokio::time::{sleep_until, timeout};
 
-use super::ApiListener;
 use super::answer::{self, ApiAnswer, ApiRequest, Problem};
 use super::query::Query;
 use super::routes::{self, EVENT_STREAM, NoRoute, Route};
+use super::{ApiListener, PERMIT_WAIT_MAX};
 use crate::handler::ControlHandler;
 use crate::live::EventReader;
 use crate::tokens::{Role, TokenChecker, TokenRefusal};
 
 const JSON: &str = "application/json";
 const PROBLEM: &str = "application/problem+json";
+const TOO_MANY: &str = "the server is busy with other requests of this API: try again later";
 const WRONG_TOKEN: &str = "the token is wrong, has expired, or was revoked";
 /// A stream of events ends after this time.
 const STREAM_TIME_MAX: Duration = Duration::from_secs(15 * 60);
@@ -115,7 +118,7 @@ impl ApiSession {
         ApiSession { listener, client, server, body: None, events: None }
     }
 
-    /// Answers a request on a thread that may wait.
+    /// Answers a request: at once if its answer waits for nothing, else on a thread that may wait.
     async fn respond(&self, request: HttpRequest) -> Response {
         let ApiListener { api, settings, .. } = &self.listener;
         let handler = api.handler.current();
@@ -127,18 +130,36 @@ impl ApiSession {
                 .answers_for(request.content.as_ref().and_then(|content| content.host.as_deref())),
             page_entries_max: settings.page_entries_max,
         };
-        // Neither fails before the server stops.
-        let Ok(_permit) = api.requests.acquire().await else { return unavailable() };
-        let answered = tokio::task::spawn_blocking(move || {
-            let admitted = checks.admit(request)?;
-            answer::answer(&handler, admitted)
-        });
-        match answered.await {
+        let permits = api.permits(routes::request_group(request.method, &request.path));
+        let answer = move || answer::answer(&handler, checks.admit(request)?);
+        let answered = match permits {
+            None => Ok(answer()),
+            Some(permits) => match timeout(PERMIT_WAIT_MAX, permits.acquire_owned()).await {
+                Ok(Ok(permit)) => answer_on_thread(permit, answer).await,
+                // It is never closed.
+                Ok(Err(_)) => return unavailable(),
+                Err(_) => return problem_response(&Problem::new(ErrorStatus::Unavailable, TOO_MANY)).into(),
+            },
+        };
+        match answered {
             Ok(Ok(answer)) => response(answer),
             Ok(Err(problem)) => problem_response(&problem).into(),
             Err(_) => unavailable(),
         }
     }
+}
+
+/// Answers on a thread that may wait. The permit lasts as long as that takes, also if the client has gone.
+async fn answer_on_thread(
+    permit: OwnedSemaphorePermit,
+    answer: impl FnOnce() -> Result<ApiAnswer, Problem> + Send + 'static,
+) -> Result<Result<ApiAnswer, Problem>, JoinError> {
+    let with_permit = move || {
+        let answered = answer();
+        drop(permit);
+        answered
+    };
+    tokio::task::spawn_blocking(with_permit).await
 }
 
 /// What decides whether a request is let in.

@@ -28,15 +28,16 @@ impl ControlHandler {
                 let text = format!("no transport {:?} that delivers by SMTP or LMTP", redirect.transport());
                 return Err(ControlError::Refused(text));
             }
-            self.shared.redirects.change(|listed| {
+            let kept = self.shared.redirects.change(|listed| {
                 if listed.len() >= REDIRECTS_MAX && !listed.contains_key(&redirect.from) {
                     let text = format!("{REDIRECTS_MAX} redirects are in force: end some of them first");
                     return Err(ControlError::Refused(text));
                 }
                 listed.insert(redirect.from.clone(), redirect);
-                Ok(())
+                Ok::<_, ControlError>(())
             })?;
-            self.use_new_routes()
+            self.use_new_routes()?;
+            kept.map_err(ControlError::NotKept)
         })
     }
 
@@ -45,11 +46,12 @@ impl ControlHandler {
         let order = ControlRequest::EndRedirect(request.clone());
         self.logged_as_done(caller, &order, || {
             let from = request.from.folded();
-            self.shared.redirects.change(|listed| match listed.remove(&from) {
+            let kept = self.shared.redirects.change(|listed| match listed.remove(&from) {
                 Some(_) => Ok(()),
                 None => Err(ControlError::NotFound("it is not redirected: see `mailrace queue redirects`".into())),
             })?;
-            self.use_new_routes()
+            self.use_new_routes()?;
+            kept.map_err(ControlError::NotKept)
         })
     }
 

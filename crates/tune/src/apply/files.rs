@@ -46,6 +46,11 @@ pub struct FileOwner {
 }
 
 impl FileState {
+    /// Whether it belongs to this user.
+    pub(crate) fn is_own(&self) -> bool {
+        self.owner.is_some_and(|owner| owner.uid == rustix::process::geteuid().as_raw())
+    }
+
     /// Whether only this user can have written it.
     pub(crate) fn is_private(&self) -> bool {
         self.owner.is_some_and(|owner| is_private(owner.uid, self.mode))

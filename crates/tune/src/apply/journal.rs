@@ -29,9 +29,9 @@ pub const STATE_FOLDER: &str = "/var/lib/mailrace-tune";
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 /// The version of the format.
 const FORMAT: u32 = 1;
-/// The largest journal, so that it can be read again: what is added after the first change, the digests of values, fits
-/// into the rest.
-const JOURNAL_BYTES_MAX: u64 = FILE_BYTES_MAX - (64 << 10);
+/// The largest journal, so that it can be read again: what is added after the first change, the digests of values and
+/// followers, fits into the rest.
+const JOURNAL_BYTES_MAX: u64 = FILE_BYTES_MAX - (256 << 10);
 /// Passwords in former configurations are nobody's business.
 const JOURNAL_MODE: u32 = 0o600;
 
@@ -66,7 +66,7 @@ pub(crate) struct Entry {
     pub(crate) path: String,
     /// What it is, and how it was.
     pub(crate) place: Place,
-    /// The digest of everything that was written there, in hexadecimal digits.
+    /// The digest of everything that was written there, or that the kernel made of it, in hexadecimal digits.
     #[serde(default)]
     pub(crate) written: Vec<String>,
 }

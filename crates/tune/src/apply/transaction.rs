@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::error::{ApplyError, doing};
-use super::files::{FileState, Files, split};
+use super::files::{FileOwner, FileState, Files, split};
 use super::journal::{
     Entry, Journal, JournalName, Place, STATE_FOLDER, digest, replace, sync_folder_of, temporary_of, value_word,
 };
@@ -76,7 +76,7 @@ impl Transaction {
         let previous = self.journal.clone();
         let announced = self.announce(changes);
         let made = match &announced {
-            Ok(_) => changes.iter().try_for_each(|change| self.change(change)).and_then(|()| self.finish()),
+            Ok(_) => self.change_all(changes),
             Err(_) => Ok(()),
         };
         match (announced, made) {
@@ -184,7 +184,12 @@ impl Transaction {
         }
     }
 
-    fn finish(&mut self) -> Result<(), ApplyError> {
+    /// Makes the changes, and marks the journal as finished.
+    fn change_all(&mut self, changes: &[Change]) -> Result<(), ApplyError> {
+        changes.iter().try_for_each(|change| self.change(change))?;
+        // Only now has the kernel done all of it: a follower may be that of several values.
+        let followers = changes.iter().filter(|change| change.kind == ChangeKind::Follower);
+        followers.map(|follower| &*follower.path).try_for_each(|path| self.note_value(path))?;
         self.journal.is_finished = true;
         self.journal.store(&*self.files, self.name)
     }
@@ -220,6 +225,11 @@ impl Transaction {
             return Ok(());
         }
         write_value(&*self.files, path, value, former)?;
+        self.note_value(path)
+    }
+
+    /// Adds to the journal what a value is now, so that what somebody else sets later is seen.
+    fn note_value(&mut self, path: &str) -> Result<(), ApplyError> {
         let now = self.files.state(path).map_err(doing("reading", path))?;
         let read_back = now.map(|state| digest(value_word(&state.octets).as_bytes()));
         let entry = self.journal.entry(path).expect("`announce` made an entry for each change");
@@ -334,22 +344,12 @@ fn conflicts(files: &dyn Files, journal: &Journal, later: Option<&Journal>) -> R
 
 /// Why a place cannot be put back; None if it can.
 fn conflict(entry: &Entry, now: Option<&FileState>) -> Option<String> {
-    let path = &entry.path;
-    match (&entry.place, now) {
-        (Place::Folder | Place::Follower(_), _) | (_, None) => None,
-        (Place::File(former), Some(now)) => {
-            let is_former = former.as_ref().is_some_and(|former| former.octets == now.octets);
-            let is_known = is_former || entry.written.contains(&digest(&now.octets));
-            let then = if former.is_some() { "which restores the former file" } else { "which leaves no file there" };
-            (!is_known).then(|| {
-                format!(
-                    "{path} was edited after `mailrace tune apply`: move it to another name, then run \
-                     `mailrace tune revert --yes`, {then}"
-                )
-            })
-        }
-        (Place::Value(former), Some(now)) => {
-            let (former, now) = (value_word(&former.octets), value_word(&now.octets));
+    let now = now?;
+    match &entry.place {
+        Place::Folder => None,
+        Place::File(former) => file_conflict(entry, former.as_ref(), now),
+        Place::Value(former) | Place::Follower(former) => {
+            let (path, former, now) = (&entry.path, value_word(&former.octets), value_word(&now.octets));
             let is_known = former == now || entry.written.contains(&digest(now.as_bytes()));
             (!is_known).then(|| {
                 format!(
@@ -359,6 +359,32 @@ fn conflict(entry: &Entry, now: Option<&FileState>) -> Option<String> {
             })
         }
     }
+}
+
+/// The same for a file. A changed one keeps its mode and its owner; a new one belongs to this user.
+fn file_conflict(entry: &Entry, former: Option<&FileState>, now: &FileState) -> Option<String> {
+    let path = &entry.path;
+    let is_former = former.is_some_and(|former| former.octets == now.octets);
+    if !is_former && !entry.written.contains(&digest(&now.octets)) {
+        let then = if former.is_some() { "which restores the former file" } else { "which leaves no file there" };
+        return Some(format!(
+            "{path} was edited after `mailrace tune apply`: move it to another name, then run \
+             `mailrace tune revert --yes`, {then}"
+        ));
+    }
+    let mode = former.map_or(FILE_MODE, |former| former.mode);
+    let has_owner = match former.and_then(|former| former.owner) {
+        Some(owner) => now.owner == Some(owner),
+        None => now.is_own(),
+    };
+    (now.mode != mode || !has_owner).then(|| {
+        let owner = former.and_then(|former| former.owner);
+        let owner = owner.map_or("your user".to_owned(), |FileOwner { uid, gid }| format!("{uid}:{gid}"));
+        format!(
+            "{path} got another mode or owner after `mailrace tune apply`: note them, set its mode to {mode:o} and its \
+             owner to {owner} as before, then run `mailrace tune revert --yes`"
+        )
+    })
 }
 
 /// Puts a place back, if it is not as it was already.

@@ -375,6 +375,30 @@ fn a_file_that_was_edited_since_is_not_overwritten() {
     assert_same(&host, &original, "after the remedy");
 }
 
+/// Of a former file and of a new one.
+#[test]
+fn a_mode_that_was_changed_since_is_not_undone() {
+    for (path, mode) in [(&CONFIG_PATH[1..], 0o644), ("etc/udev/rules.d/60-mailrace.rules", 0o644)] {
+        let host = TestHost::to_change();
+        host.set_mode(&CONFIG_PATH[1..], 0o644);
+        let original = host.tree();
+        host.apply_all(&host.files()).unwrap();
+        host.set_mode(path, 0o600);
+        let before = host.tree();
+        let refused = revert(&host.files()).unwrap_err().to_string();
+        assert!(refused.contains(&format!("/{path} got another mode or owner")), "{refused}");
+        assert_same(&host, &before, "a refused revert changes nothing");
+        // What the message says to do.
+        host.set_mode(path, mode);
+        if chown(host.folder.path().join(path), Some(65534), Some(65534)).is_ok() {
+            assert!(revert(&host.files()).unwrap_err().to_string().contains("its owner to"));
+            chown(host.folder.path().join(path), Some(0), Some(0)).unwrap();
+        }
+        revert(&host.files()).unwrap();
+        assert_same(&host, &original, path);
+    }
+}
+
 /// Another user could have root write any file by it.
 #[test]
 fn a_journal_that_another_user_can_have_written_is_not_believed() {
@@ -707,6 +731,29 @@ fn what_the_kernel_derives_from_a_value_is_put_back_after_revert_and_after_a_mea
     assert_eq!(host.text("sys/block/sda/queue/iosched/async_depth"), "49\n");
     drop(changes);
     assert_same(&host, &original, "the end of the measurement");
+}
+
+/// The operator's later value was overwritten by the one of before the application.
+#[test]
+fn what_the_kernel_derived_from_a_value_and_somebody_set_later_is_not_overwritten() {
+    let host = TestHost::to_change();
+    host.write("proc/sys/vm/min_free_kbytes", b"45056\n");
+    let original = host.tree();
+    let files: Arc<dyn Files> = Arc::new(host.stopping(ENDLESS, true));
+    apply(&files, &host.plan(&["memory.huge_pages", "disk.scheduler.ssd"]).unwrap()).unwrap();
+    host.write("proc/sys/vm/min_free_kbytes", b"131072\n");
+    // After a restart, the name may be that of another disk.
+    host.write("sys/block/sda/queue/nr_requests", b"1023\n");
+    let before = host.tree();
+    let refused = revert(&files).unwrap_err().to_string();
+    assert!(refused.contains("min_free_kbytes was set to 131072") && refused.contains("set it to 45056"), "{refused}");
+    assert!(refused.contains("nr_requests was set to 1023"), "{refused}");
+    assert_same(&host, &before, "a refused revert changes nothing");
+    // What the message says to do.
+    host.write("proc/sys/vm/min_free_kbytes", b"45056\n");
+    host.write("sys/block/sda/queue/nr_requests", b"64\n");
+    revert(&files).unwrap();
+    assert_same(&host, &original, "after the remedy");
 }
 
 #[test]

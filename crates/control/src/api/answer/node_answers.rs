@@ -55,9 +55,11 @@ fn list_recipients(
 ) -> Result<ApiAnswer, Problem> {
     let NodeQuery { node } = query.take(&["node"]).map_err(bad_request)?;
     let LimitQuery { limit } = query.take(&["limit"]).map_err(bad_request)?;
-    let request = ControlRequest::List(query.read().map_err(bad_request)?);
+    let limit = page_limit(limit, page_entries_max);
+    // One more than are shown says that there are more.
+    let request = ControlRequest::ListOldest { limit: limit + 1, filter: query.read().map_err(bad_request)? };
     let answers = handler.ask_nodes(caller, node.as_deref(), &request)?;
-    json(&ClusterRecipients { nodes: recipients(answers, page_limit(limit, page_entries_max))? })
+    json(&ClusterRecipients { nodes: recipients(answers, limit)? })
 }
 
 fn status(handler: &ControlHandler, caller: &str, query: Query) -> Result<ApiAnswer, Problem> {
