@@ -17,9 +17,13 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use mail::{Body, BodyFlags, Envelope, QueueId};
 use spool::{DraftBody, EntryDraft, RecipientState, encode_envelope, encode_states};
+
+use crate::record::Payload;
+
+/// The length of most heads, at the most.
+const HEAD_BYTES_ABOUT: usize = 512;
 
 /// The maximum length of a head: an envelope of 100,000 recipients has about 10 MB.
 pub(crate) const HEAD_BYTES_MAX: usize = 256 << 20;
@@ -86,6 +90,17 @@ impl From<EntryDraft> for CopiedEntry {
     }
 }
 
+impl CopiedEntry {
+    /// Its encoded length, approximately.
+    fn bytes_about(&self) -> usize {
+        let content = match self {
+            CopiedEntry::Message { content, .. } => lengths(content).1,
+            CopiedEntry::Outcome { .. } => 0,
+        };
+        usize::try_from(content).unwrap_or(usize::MAX).saturating_add(HEAD_BYTES_ABOUT)
+    }
+}
+
 impl BatchEncoder {
     /// All parts but the last one will have `part_bytes` bytes.
     pub fn new(entries: Vec<CopiedEntry>, part_bytes: usize) -> BatchEncoder {
@@ -99,11 +114,12 @@ impl BatchEncoder {
     /// # Errors
     ///
     /// A body cannot be read, or is not what was stored. The batch cannot be completed.
-    pub fn next_part(&mut self) -> io::Result<Option<(Bytes, bool)>> {
+    pub fn next_part(&mut self) -> io::Result<Option<(Payload, bool)>> {
         if self.is_finished {
             return Ok(None);
         }
-        let (mut part, part_bytes) = (Vec::new(), self.part_bytes);
+        let part_bytes = self.part_bytes;
+        let mut part = Payload::with_capacity(self.bytes_left().min(part_bytes));
         while part.len() < part_bytes
             && let Some(piece) = self.next_piece()
         {
@@ -113,7 +129,13 @@ impl BatchEncoder {
             }
         }
         self.is_finished = self.next_piece().is_none();
-        Ok(Some((part.into(), self.is_finished)))
+        Ok(Some((part, self.is_finished)))
+    }
+
+    /// At most so many bytes are left, approximately: then a part is not moved while it grows.
+    fn bytes_left(&self) -> usize {
+        let entries = self.entries.iter().map(CopiedEntry::bytes_about);
+        entries.chain(self.pieces.iter().map(Piece::bytes_left)).fold(0, usize::saturating_add)
     }
 
     /// The piece that is to be copied next. Pieces are never empty.
@@ -135,21 +157,27 @@ impl Piece {
         (!body.is_empty()).then_some(Piece::File { body, position: 0, digest: 0 })
     }
 
+    fn bytes_left(&self) -> usize {
+        match self {
+            Piece::Memory { bytes, position } => bytes.len() - position,
+            Piece::File { body, position, .. } => usize::try_from(body.len() - position).unwrap_or(usize::MAX),
+        }
+    }
+
     /// Appends up to `room` bytes; true if nothing is left.
-    fn append_to(&mut self, part: &mut Vec<u8>, room: usize) -> io::Result<bool> {
+    fn append_to(&mut self, part: &mut Payload, room: usize) -> io::Result<bool> {
         match self {
             Piece::Memory { bytes, position } => {
                 let end = *position + room.min(bytes.len() - *position);
-                part.extend_from_slice(&bytes[*position..end]);
+                part.extend(&bytes[*position..end]);
                 *position = end;
                 Ok(end == bytes.len())
             }
             Piece::File { body, position, digest } => {
-                let start = part.len();
                 let left = usize::try_from(body.len() - *position).unwrap_or(usize::MAX);
-                part.resize(start + room.min(left), 0);
-                let read = body.read_at(&mut part[start..], *position)?;
-                *digest = crc32c::crc32c_append(*digest, &part[start..]);
+                let bytes = part.extend_zeroed(room.min(left));
+                let read = body.read_at(bytes, *position)?;
+                *digest = crc32c::crc32c_append(*digest, bytes);
                 *position += read as u64;
                 let is_complete = *position == body.len();
                 if is_complete && *digest != body.digest() {

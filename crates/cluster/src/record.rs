@@ -20,9 +20,10 @@
 //! The owner of the lane is the one of the last Epoch record in the order of the stream. Records of
 //! another token that follow it are **void**: they were on their way when their owner lost the lane.
 
+use std::ops::Deref;
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 
 use crate::NodeName;
 
@@ -97,20 +98,71 @@ pub enum RecordError {
     Damaged,
 }
 
+/// The payload of a record, behind the space for its header: the two become one message without a copy.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Payload(Vec<u8>);
+
+impl Payload {
+    /// An empty one with space for so many bytes.
+    pub fn with_capacity(bytes: usize) -> Payload {
+        let mut record = Vec::with_capacity(HEADER_BYTES + bytes);
+        record.resize(HEADER_BYTES, 0);
+        Payload(record)
+    }
+
+    /// Appends bytes.
+    pub fn extend(&mut self, bytes: &[u8]) {
+        self.0.extend_from_slice(bytes);
+    }
+
+    /// Appends so many zeros, and returns them.
+    pub fn extend_zeroed(&mut self, count: usize) -> &mut [u8] {
+        let start = self.0.len();
+        self.0.resize(start + count, 0);
+        &mut self.0[start..]
+    }
+}
+
+impl Deref for Payload {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0[HEADER_BYTES..]
+    }
+}
+
+impl From<&[u8]> for Payload {
+    fn from(bytes: &[u8]) -> Payload {
+        let mut payload = Payload::with_capacity(bytes.len());
+        payload.extend(bytes);
+        payload
+    }
+}
+
 impl RecordHeader {
     /// Header and payload as one message.
     pub fn encode(&self, payload: &[u8]) -> Bytes {
-        let mut record = BytesMut::with_capacity(HEADER_BYTES + payload.len());
-        record.extend_from_slice(&MAGIC);
-        record.extend_from_slice(&[VERSION, self.kind.code(), if self.last { FLAG_LAST } else { 0 }]);
-        for number in [self.epoch, self.token, self.batch] {
-            record.extend_from_slice(&number.to_le_bytes());
-        }
-        record.extend_from_slice(&self.part.to_le_bytes());
-        let checksum = checksum(&record, payload);
-        record.extend_from_slice(&checksum.to_le_bytes());
-        record.extend_from_slice(payload);
-        record.freeze()
+        self.seal(payload.into())
+    }
+
+    /// The same, without a copy of the payload.
+    pub fn seal(&self, Payload(mut record): Payload) -> Bytes {
+        let (header, payload) = record.split_at_mut(HEADER_BYTES);
+        header[..CRC_AT].copy_from_slice(&self.fields());
+        let checksum = checksum(&header[..CRC_AT], payload);
+        header[CRC_AT..].copy_from_slice(&checksum.to_le_bytes());
+        record.into()
+    }
+
+    /// The bytes before the checksum.
+    fn fields(&self) -> [u8; CRC_AT] {
+        let flags = if self.last { FLAG_LAST } else { 0 };
+        let [epoch, token, batch] = [self.epoch, self.token, self.batch].map(u64::to_le_bytes);
+        let (start, part) = ([VERSION, self.kind.code(), flags], self.part.to_le_bytes());
+        let parts = [&MAGIC[..], &start, &epoch, &token, &batch, &part];
+        let mut fields = [0; CRC_AT];
+        fields.iter_mut().zip(parts.into_iter().flatten()).for_each(|(field, byte)| *field = *byte);
+        fields
     }
 
     /// The header of a record, whose checksum is verified.

@@ -125,7 +125,7 @@ impl Lane {
     fn batch(&mut self, parts: &[&[u8]]) -> BatchId {
         let batch = self.owner.start_batch(self.now);
         for (place, part) in parts.iter().enumerate() {
-            self.owner.handle_part(batch, part, place + 1 == parts.len());
+            self.owner.handle_part(batch, *part, place + 1 == parts.len());
         }
         batch
     }
@@ -311,9 +311,9 @@ fn a_lane_is_released_after_its_batches() {
     let mut lane = Lane::owned();
     let batch = lane.owner.start_batch(lane.now);
     lane.owner.release();
-    lane.owner.handle_part(batch, b"1", false);
+    lane.owner.handle_part(batch, &b"1"[..], false);
     assert_eq!(lane.serve(), []);
-    lane.owner.handle_part(batch, b"2", true);
+    lane.owner.handle_part(batch, &b"2"[..], true);
     assert_eq!(lane.sent().len(), 1);
     let mut lane = Lane::owned();
     lane.batch(&[b"1"]);

@@ -21,7 +21,7 @@ use crate::finished_messages::FinishedMessages;
 use crate::lane::{self, Lane, LaneContext, PendingRecord, Submission};
 use crate::message_index::{MessageIndex, SegmentStage};
 use crate::recipient_states::RecipientState;
-use crate::recovery::{LaneSurvey, RecoveryFindings};
+use crate::recovery::{LaneSurvey, LoggedMessages, RecoveredLog, RecoveryFindings};
 use crate::spill::SpillWriter;
 use crate::stats::{LaneBatching, Stats};
 use crate::writer::Writer;
@@ -56,7 +56,7 @@ pub fn open(
     let surveys = disks.into_iter().map(survey).collect::<Result<Vec<_>, _>>()?;
     let lane_ids = assign_identities(&surveys, random)?;
     let has_step = config.commit_step.is_some();
-    let recover = |(survey, lane_id)| RecoveredLane::recover(survey, lane_id, has_step, sink);
+    let recover = |(survey, lane_id)| RecoveredLane::recover(survey, lane_id, has_step, sink).map(|(lane, _)| lane);
     let recovered = surveys.into_iter().zip(lane_ids).map(recover).collect::<Result<Vec<_>, _>>()?;
     let context = LaneContext { config, random, step_bytes: Arc::default() };
     let epoch = recovered.iter().map(|lane| lane.findings.epoch).max().ok_or(OpenError::NoLane)?;
@@ -155,13 +155,13 @@ impl RecoveredLane {
         lane_id: LaneId,
         has_step: bool,
         sink: &mut dyn FnMut(LiveMessage),
-    ) -> Result<Self, OpenError> {
+    ) -> Result<(Self, LoggedMessages), OpenError> {
         let (disk, next_number) = (survey.disk.clone(), survey.next_number);
-        let (index, mut findings) = survey.recover(lane_id, sink)?;
+        let RecoveredLog { index, mut findings, messages } = survey.recover(lane_id, sink)?;
         if !has_step {
             findings.outcomes = HashMap::new();
         }
-        Ok(RecoveredLane { disk, lane_id, next_number, index, findings })
+        Ok((RecoveredLane { disk, lane_id, next_number, index, findings }, messages))
     }
 
     /// Begins the epoch after `epoch`, and prepares the first segment.
@@ -262,14 +262,16 @@ impl Spool {
         if self.lane_by_id(lane_id).is_some() {
             return Err(OpenError::AlreadyOpen(lane_id));
         }
-        // Who gets a message may ask for it at once, so the lane has to be open before.
-        let mut live_messages = Vec::new();
-        let (has_step, mut take) = (self.context.config.commit_step.is_some(), |live| live_messages.push(live));
-        let recovered = RecoveredLane::recover(survey, lane_id, has_step, &mut take)?;
+        // Who gets a message may ask for it at once, so the lane has to be open before. Until then, only the numbers of
+        // messages are held.
+        let mut sequences = Vec::new();
+        let (has_step, mut take) =
+            (self.context.config.commit_step.is_some(), |live: LiveMessage| sequences.push(live.id.sequence()));
+        let (recovered, messages) = RecoveredLane::recover(survey, lane_id, has_step, &mut take)?;
         let epoch = recovered.findings.epoch;
         let running = RunningLane::start(recovered.make_ready(epoch, &self.context)?)?;
         self.adopted.write().insert(lane_id, running);
-        live_messages.into_iter().for_each(sink);
+        messages.pass_on(sequences, sink);
         Ok(lane_id)
     }
 

@@ -17,7 +17,7 @@ use crate::lane::COUNTER_BITS;
 use crate::message_index::{MessageIndex, RecordPlace, Segment, SegmentSlot, SegmentStage};
 use crate::recipient_states::RecipientStates;
 use crate::record::{FLAG_SKIPPABLE, RecordKind, SegmentUse};
-use crate::scan::SegmentContents;
+use crate::scan::{ListedRecord, SegmentContents};
 use crate::segment::{self, FileLease, HeaderState, SegmentHeader};
 use crate::{LaneId, OpenError, spill};
 
@@ -41,6 +41,22 @@ struct SurveyedSegment {
     segment: Option<SegmentUse>,
     last_number: u64,
     generation: u64,
+}
+
+/// A lane whose log was read.
+pub(crate) struct RecoveredLog {
+    pub(crate) index: MessageIndex,
+    pub(crate) findings: RecoveryFindings,
+    pub(crate) messages: LoggedMessages,
+}
+
+/// The messages of a lane, as its log has them: less than half of what they are as [`LiveMessage`]s.
+pub(crate) struct LoggedMessages {
+    lane: LaneId,
+    /// By number, which is the order of the log.
+    contents: BTreeMap<u64, (SegmentSlot, SegmentContents)>,
+    /// Of live messages.
+    outcomes: HashMap<u64, RecipientStates>,
 }
 
 /// What recovery reports besides the live messages.
@@ -126,11 +142,7 @@ impl LaneSurvey {
     }
 
     /// Reads the segments; `sink` gets every live message, in the order of the log.
-    pub(crate) fn recover(
-        self,
-        lane: LaneId,
-        sink: &mut dyn FnMut(LiveMessage),
-    ) -> Result<(MessageIndex, RecoveryFindings), OpenError> {
+    pub(crate) fn recover(self, lane: LaneId, sink: &mut dyn FnMut(LiveMessage)) -> Result<RecoveredLog, OpenError> {
         let mut reading = LaneReader::default();
         let mut findings = RecoveryFindings { epoch: self.epoch, ..RecoveryFindings::default() };
         for (slot, surveyed) in self.segments {
@@ -146,11 +158,40 @@ impl LaneSurvey {
         reading.gather_outcomes();
         reading.index_messages(&mut |head| sink(live_message(lane, head, true)));
         reading.index_references();
-        findings.outcomes = reading.outcomes_without_message();
+        findings.outcomes = reading.take_outcomes_without_message();
         findings.aside.append(&mut reading.malformed);
         remove_unclaimed_bodies(&*self.disk, &reading.index, &mut findings)?;
-        Ok((reading.index, findings))
+        let LaneReader { index, contents, outcomes, .. } = reading;
+        Ok(RecoveredLog { index, findings, messages: LoggedMessages { lane, contents, outcomes } })
     }
+}
+
+impl LoggedMessages {
+    /// Passes on the messages that recovery has passed to its sink before, of which these are the sequence
+    /// numbers in their order. Frees what was passed on.
+    pub(crate) fn pass_on(self, sequences: Vec<u64>, sink: &mut dyn FnMut(LiveMessage)) {
+        let mut wanted = sequences.into_iter().peekable();
+        for (_, contents) in self.contents.into_values() {
+            for listed in contents.records().filter(|listed| listed.frame.kind == RecordKind::Message) {
+                // Further copies of a message do not come up again.
+                if sequence_of(listed.head) == wanted.peek().copied()
+                    && let Some(head) = read_message(&listed, &self.outcomes)
+                {
+                    wanted.next();
+                    sink(live_message(self.lane, head, true));
+                }
+            }
+        }
+    }
+}
+
+/// The head of a message, with its newest states.
+fn read_message(listed: &ListedRecord<'_>, outcomes: &HashMap<u64, RecipientStates>) -> Option<MessageHead> {
+    let mut head = MessageHead::read(listed.head)?;
+    if let Some(states) = outcomes.get(&head.sequence) {
+        head.states = states.listed();
+    }
+    Some(head)
 }
 
 #[derive(Default)]
@@ -240,15 +281,12 @@ impl LaneReader {
     fn index_messages(&mut self, sink: &mut dyn FnMut(MessageHead)) {
         for (slot, contents) in self.contents.values() {
             for listed in contents.records().filter(|listed| listed.frame.kind == RecordKind::Message) {
-                let Some(mut head) = MessageHead::read(listed.head) else {
+                let Some(head) = read_message(&listed, &self.outcomes) else {
                     self.index.segment(*slot).pinned = true;
                     let what = "the checksum is right, but the record cannot be decoded; its segment is kept";
                     self.malformed.push(format!("{}, byte {}: {what}", segment::file_name(*slot), listed.offset));
                     continue;
                 };
-                if let Some(states) = self.outcomes.get(&head.sequence) {
-                    head.states = states.listed();
-                }
                 let known = self.index.place(head.sequence).is_some();
                 let place = RecordPlace { slot: *slot, offset: listed.offset, span: listed.frame.span() };
                 self.index.insert(&head, place);
@@ -259,10 +297,9 @@ impl LaneReader {
         }
     }
 
-    fn outcomes_without_message(&mut self) -> HashMap<u64, RecipientStates> {
-        let mut outcomes = std::mem::take(&mut self.outcomes);
-        outcomes.retain(|sequence, _| self.index.place(*sequence).is_none());
-        outcomes
+    fn take_outcomes_without_message(&mut self) -> HashMap<u64, RecipientStates> {
+        let index = &self.index;
+        self.outcomes.extract_if(|sequence, _| index.place(*sequence).is_none()).collect()
     }
 
     /// A segment refers to every earlier one with a record of a message of which it has an outcome

@@ -37,7 +37,7 @@ use self::batches::WaitingBatches;
 use self::window::{AnswerFit, ConfirmedRecord, QueuedRecord, RecordToSend, RecordWindow};
 use super::{BootTime, LaneTimes, PUBLISHES_IN_FLIGHT_MAX, PublishFailure, ReadFailure, RecordSubject, Slot};
 use crate::NodeName;
-use crate::record::{EpochRecord, RecordHeader, RecordKind};
+use crate::record::{EpochRecord, Payload, RecordHeader, RecordKind};
 
 /// The time between attempts to read a slot while the servers do not answer.
 const READ_PAUSE: Duration = Duration::from_millis(250);
@@ -231,9 +231,9 @@ impl OwnRecords {
         }
     }
 
-    fn part(&self, batch: BatchId, part: u32, last: bool, payload: &[u8]) -> Bytes {
+    fn part(&self, batch: BatchId, part: u32, last: bool, payload: Payload) -> Bytes {
         let (epoch, token) = (self.epoch, self.token);
-        RecordHeader { kind: RecordKind::Part, epoch, token, batch: batch.0, part, last }.encode(payload)
+        RecordHeader { kind: RecordKind::Part, epoch, token, batch: batch.0, part, last }.seal(payload)
     }
 
     fn renewal(&self, count: u64) -> QueuedRecord {
@@ -283,9 +283,9 @@ impl LaneOwner {
     }
 
     /// Queues a part of a batch.
-    pub fn handle_part(&mut self, batch: BatchId, payload: &[u8], last: bool) {
+    pub fn handle_part(&mut self, batch: BatchId, payload: impl Into<Payload>, last: bool) {
         let Some(part) = self.batches.add_part(batch) else { return };
-        let record = self.records.part(batch, part, last, payload);
+        let record = self.records.part(batch, part, last, payload.into());
         self.window.push(QueuedRecord::of_part(record, batch, last));
     }
 

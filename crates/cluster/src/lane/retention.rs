@@ -216,9 +216,8 @@ impl LaneRetention {
         self.may_copy = true;
         self.last_stored = self.last_stored.max(range.last);
         let QueuedBatch { messages, settled } = self.queued.remove(&batch).unwrap_or_default();
-        let earlier: Vec<u64> = messages.iter().filter_map(|id| self.move_message(*id, range.first)).collect();
+        let (live, earlier) = self.move_messages(&messages, range.first);
         self.bytes_since_epoch += range.bytes;
-        let live = messages.iter().filter(|id| self.messages.contains_key(id)).count();
         let records = range.last - range.first + 1;
         let stored = StoredBatch { bytes: range.bytes + records * RECORD_OVERHEAD_BYTES, records, messages, live };
         self.live_bytes += stored.live_bytes();
@@ -328,10 +327,17 @@ impl LaneRetention {
         }
     }
 
-    /// Notes that the message is in the batch at `first`. Returns its place before.
-    fn move_message(&mut self, id: QueueId, first: u64) -> Option<u64> {
-        self.copying.remove(&id);
-        self.messages.get_mut(&id)?.batch.replace(first)
+    /// Notes that messages are in the batch at `first`. Returns how many of them are live, and their places before.
+    fn move_messages(&mut self, ids: &[QueueId], first: u64) -> (usize, Vec<u64>) {
+        let (mut live, mut earlier) = (0, Vec::new());
+        for id in ids {
+            self.copying.remove(id);
+            if let Some(message) = self.messages.get_mut(id) {
+                live += 1;
+                earlier.extend(message.batch.replace(first));
+            }
+        }
+        (live, earlier)
     }
 
     fn settle(&mut self, id: QueueId) {

@@ -4,7 +4,6 @@
 use std::io;
 use std::sync::atomic::Ordering::Relaxed;
 
-use bytes::Bytes;
 use futures_util::FutureExt;
 use mail::QueueId;
 use spool::{BatchDraft, DraftBody, OutcomesStored, RecipientState, RecipientStates, SpooledMessage, StepAnswer};
@@ -17,7 +16,7 @@ use crate::codec::{BatchEncoder, CopiedEntry};
 use crate::lane::owner::BatchId;
 use crate::lane::retention::StateChange;
 use crate::lane::{BootTime, LaneTimes};
-use crate::record::HEADER_BYTES;
+use crate::record::{HEADER_BYTES, Payload};
 
 /// Encoded parts that wait to be sent, or for their answers. The last one may exceed it.
 const ENCODED_BYTES_MAX: u64 = 16 << 20;
@@ -30,7 +29,7 @@ const RECORD_BYTES_MAX: usize = 512 << 10;
 const MESSAGE_HEAD_BYTES: usize = 256;
 
 /// A part and whether it is the last one; None: the last one was before.
-pub(super) type EncodedPart = Option<(Bytes, bool)>;
+pub(super) type EncodedPart = Option<(Payload, bool)>;
 
 /// A batch that is not queued yet.
 pub(super) enum WaitingBatch {
@@ -160,7 +159,7 @@ impl LaneTask {
     /// of its batch goes on.
     fn start_draft(&mut self, batch: BatchDraft, answer: StepAnswer) {
         let waiting = self.owner.waiting_bytes();
-        if room::has_new_mail(&batch.entries) && !self.upkeep.has_room_for(waiting + room::bytes_of(&batch.entries)) {
+        if !self.upkeep.has_room_for(waiting + room::bytes_of(&batch.entries)) && room::has_new_mail(&batch.entries) {
             self.shared.counters.batches_failed.fetch_add(1, Relaxed);
             let outcomes = answer.refuse_mail("the stream of the lane is nearly full".into());
             let rest = room::without_new_mail(batch.entries);
@@ -228,7 +227,7 @@ impl LaneTask {
     fn queue_part(&mut self, begun: BegunBatch, read: io::Result<(Box<BatchEncoder>, EncodedPart)>) {
         match read {
             Ok((encoder, Some((payload, is_last)))) => {
-                self.owner.handle_part(begun.batch, &payload, is_last);
+                self.owner.handle_part(begun.batch, payload, is_last);
                 if !is_last {
                     self.encoding = Encoding::Batch(begun, encoder);
                 }

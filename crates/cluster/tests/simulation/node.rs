@@ -717,7 +717,7 @@ impl OwnerNode {
         self.batches.insert(batch, pending);
         let mut encoder = BatchEncoder::new(entries, PART_BYTES);
         while let Some((part, is_last)) = encoder.next_part().unwrap() {
-            self.owner.handle_part(batch, &part, is_last);
+            self.owner.handle_part(batch, part, is_last);
         }
     }
 }

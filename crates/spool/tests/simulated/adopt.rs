@@ -193,6 +193,34 @@ fn an_adopted_lane_can_be_adopted_again_with_what_was_recorded_in_it() {
     }
 }
 
+/// A log may have a message twice, and outcomes before a copy of their message.
+#[test]
+fn an_adopted_lane_passes_on_what_a_start_passes_on_in_the_same_order() {
+    let disk = sim::Disk::new(SEED + 6);
+    let mut harness = SpoolHarness::create_other(&disk, config(512 << 10)).unwrap();
+    for round in 0..3 {
+        let survivor = harness.accept(300 + round, 3).unwrap();
+        harness.settle(survivor, &[(0, RecipientState::Delivered), (2, RecipientState::Failed)]).unwrap();
+        harness.accept_spilled(900, 1).unwrap();
+    }
+    for _ in 0..24 {
+        let id = harness.accept(100_000, 1).unwrap();
+        harness.settle(id, &[(0, RecipientState::Delivered)]).unwrap();
+    }
+    harness.wait_until("nothing is copied forward", |harness| harness.spool.stats().messages_copied >= 3);
+    harness.close();
+    let (mut started, mut adopted) = (Vec::new(), Vec::new());
+    let (other, own) = (disk.crash(0), sim::Disk::new(SEED));
+    let (other_disk, config_of_start): (Vec<Arc<dyn Disk>>, _) = (vec![Arc::new(other.clone())], config(512 << 10));
+    close(spool::open(other_disk, config_of_start, SEED, &mut |live| started.push(live)).unwrap(), &other);
+    let (spool, _) = open(&own, config(512 << 10)).unwrap();
+    adopt(&spool, &disk.crash(0), &mut |live| adopted.push(live)).unwrap();
+    assert_eq!(adopted.len(), 6);
+    let shown = |found: &[LiveMessage]| format!("{found:#?}");
+    assert_eq!(shown(&adopted), shown(&started));
+    close(spool, &own);
+}
+
 /// The power of the adopted disk fails at each step of the adoption; nothing of the own lane suffers.
 #[test]
 fn a_crash_during_adoption_loses_nothing() {

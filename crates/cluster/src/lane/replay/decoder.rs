@@ -210,7 +210,7 @@ mod tests {
         let (mut decoder, mut events) = (BatchDecoder::default(), VecDeque::new());
         while let Some((part, is_last)) = encoder.next_part().unwrap() {
             assert!(is_last || part.len() == part_bytes);
-            decoder.decode(part, &mut events).unwrap();
+            decoder.decode(Bytes::copy_from_slice(&part), &mut events).unwrap();
         }
         assert!(decoder.is_between_entries());
         join_content(events)
