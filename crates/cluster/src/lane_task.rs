@@ -42,6 +42,7 @@ use crate::lane::retention::RetentionAction;
 use crate::lane::{BootTime, PublishFailure, ReadFailure, RecordSubject, Slot};
 
 pub use self::handle::{ClaimedLane, LaneEnd, LaneHandle, LaneStatus};
+pub(crate) use self::room::has_new_mail;
 pub use self::upkeep::ReadMessage;
 
 /// How often the servers are asked whether they still have what they are to keep.
@@ -267,6 +268,10 @@ impl LaneTask {
                 self.owner.announce_lease(lease);
                 self.announcing.push(answer);
             }
+            LaneCommand::ConfirmFinished(answer) => {
+                // If nobody waits for it, it is of no use.
+                let _ = answer.send(self.is_finished());
+            }
             LaneCommand::Release => self.is_releasing = true,
         }
     }
@@ -302,8 +307,12 @@ impl LaneTask {
         counters.waiting_bytes.store(self.owner.waiting_bytes(), Relaxed);
         counters.stored_bytes.store(stored_bytes, Relaxed);
         counters.live_messages.store(live_messages, Relaxed);
+        self.shared.is_finished.store(self.is_finished(), Relaxed);
+    }
+
+    fn is_finished(&self) -> bool {
         let is_idle = self.waiting.is_empty() && matches!(self.encoding, Encoding::Nothing);
-        self.shared.is_finished.store(is_idle && self.upkeep.is_finished(), Relaxed);
+        is_idle && self.upkeep.is_finished()
     }
 
     /// The lane has ended: what was or is submitted to it fails.

@@ -13,6 +13,7 @@
 //! lease is valid: that is [`crate::lane`], with the records of the stream.
 
 mod adoption;
+mod body_check;
 mod claim;
 mod closing;
 mod copies;
@@ -39,7 +40,6 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use mail::{LogLevel, ServerLog};
 use parking_lot::Mutex;
 use spool::{LaneId, LiveMessage, Spool};
-use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 
 use crate::thread::ClusterThread;
@@ -167,7 +167,7 @@ struct NodeShared {
     counters: NodeCounters,
     departures: DepartureCounters,
     /// Answers other processes with the name of this node, once it has joined.
-    name_keeper: Mutex<Option<AbortHandle>>,
+    name_keeper: Mutex<Option<start::NameKeeper>>,
     /// What was said before somebody listens.
     node_messages: Mutex<Option<NodeMessages>>,
     /// The spool is closed: a lane that is lost now is no concern of this process.
@@ -250,7 +250,7 @@ impl ClusterNode {
     pub fn stop(self, release: bool) {
         let ClusterNode { thread, shared } = self;
         shared.stopping.store(true, Relaxed);
-        shared.name_keeper.lock().take().iter().for_each(AbortHandle::abort);
+        drop(shared.name_keeper.lock().take());
         thread.handle().block_on(async {
             if release {
                 let lanes = shared.step.lanes();
@@ -298,6 +298,12 @@ impl NodeShared {
         Box::new(move || shared.stopping.load(Relaxed))
     }
 
+    /// Whether the spool is open and stays so for now. Once it is not, it never is again. An error of what is read
+    /// from it says nothing about mail then.
+    fn is_open(&self) -> bool {
+        !self.stopping.load(Relaxed) && self.spool.strong_count() > 0
+    }
+
     /// Whether this node has the lane, or is taking it over.
     fn owns(&self, lane: LaneId) -> bool {
         let is_adopting = || self.adopting.lock().contains(&lane);
@@ -330,8 +336,15 @@ impl NodeShared {
     /// Waits until the lane is this node's no more, and reports it.
     async fn report_loss(self: Arc<Self>, handle: LaneHandle) {
         let end = handle.ended().await;
-        if end != LaneEnd::Released && !self.stopping.load(Relaxed) {
-            (self.parts.on_lane_lost)(handle.lane(), &end.to_string());
+        if end != LaneEnd::Released {
+            self.report_lost(handle.lane(), &end.to_string());
+        }
+    }
+
+    /// A lane of this process is lost, which ends it.
+    fn report_lost(&self, lane: LaneId, reason: &str) {
+        if !self.stopping.load(Relaxed) {
+            (self.parts.on_lane_lost)(lane, reason);
         }
     }
 }

@@ -101,6 +101,26 @@ fn an_unreadable_message_does_not_keep_others_that_are_lost_from_being_published
     assert_eq!(stream.actions(), [], "a copy of what is not lost gains nothing");
 }
 
+/// For lack of file handles, for example: it would have no second copy until the next start.
+#[test]
+fn a_lost_message_that_could_not_be_read_is_tried_again_with_the_next_check() {
+    let mut stream = Stream::new(u64::MAX);
+    (1..4).for_each(|sequence| stream.store(vec![message(sequence)]));
+    stream.retention.handle_epoch(5000);
+    stream.retention.handle_first_record(150);
+    assert_eq!(stream.actions().last(), Some(&RetentionAction::Copy(id(1))));
+    for _ in 0..2 {
+        stream.retention.handle_copy_failed(id(1));
+        assert_eq!(stream.actions(), []);
+        stream.retention.handle_first_record(150);
+        assert_eq!(stream.actions(), [RetentionAction::Copy(id(1))]);
+        assert_eq!(stream.actions(), []);
+    }
+    stream.store(vec![message(1)]);
+    stream.retention.handle_first_record(150);
+    assert!(!stream.actions().contains(&RetentionAction::Copy(id(1))), "it is copied");
+}
+
 #[test]
 fn a_message_is_needed_until_the_batch_that_settles_it_is_stored() {
     let mut stream = Stream::new(u64::MAX);

@@ -104,6 +104,8 @@ pub struct LaneRetention {
     /// Live messages that are being copied, or cannot be.
     copying: HashSet<QueueId>,
     not_copied: HashSet<QueueId>,
+    /// Those of `not_copied` that are tried once more: the servers have lost them.
+    retried: HashSet<QueueId>,
     /// The bytes and the records of the batches in `batches`, and the bytes that are live.
     batch_bytes: u64,
     batch_records: u64,
@@ -171,6 +173,7 @@ impl LaneRetention {
             queued: BTreeMap::new(),
             copying: HashSet::new(),
             not_copied: HashSet::new(),
+            retried: HashSet::new(),
             batch_bytes: 0,
             live_bytes: 0,
             newest_epoch: 0,
@@ -239,12 +242,15 @@ impl LaneRetention {
     }
 
     /// The first record that the servers have. Versions have been seen that lose records which a purge was to
-    /// leave: their messages are published again, and so is the Epoch record.
+    /// leave: their messages are published again, and so is the Epoch record. Those that could not be read before are
+    /// tried again.
     pub fn handle_first_record(&mut self, sequence: u64) {
         if sequence > self.purged + 1 && sequence > self.lost_before {
             self.lost_before = sequence;
             self.may_copy = true;
         }
+        self.retried = self.not_copied.iter().copied().filter(|id| self.is_stuck(*id)).collect();
+        self.may_copy |= !self.retried.is_empty();
     }
 
     /// A message cannot be copied. It keeps the records from its own on.
@@ -332,6 +338,7 @@ impl LaneRetention {
         let (mut live, mut earlier) = (0, Vec::new());
         for id in ids {
             self.copying.remove(id);
+            self.not_copied.remove(id);
             if let Some(message) = self.messages.get_mut(id) {
                 live += 1;
                 earlier.extend(message.batch.replace(first));
@@ -420,12 +427,17 @@ impl LaneRetention {
         if !self.may_copy || before == 0 || self.copying.len() >= COPIES_MAX {
             return None;
         }
-        let first = self.first_live(before).find(|(id, _)| !self.copying.contains(id) && !self.is_stuck(*id));
+        let stays = |id: QueueId| self.is_stuck(id) && !self.retried.contains(&id);
+        let first = self.first_live(before).find(|(id, _)| !self.copying.contains(id) && !stays(*id));
         if first.is_some_and(|(_, bytes)| !self.has_room_for_copy(bytes)) {
             return None;
         }
         // If this one stays, nothing is gained by copying those after it.
-        let copied = first.map(|(id, _)| id).filter(|id| !self.not_copied.contains(id));
+        let is_tried = |id: &QueueId| !self.not_copied.contains(id) || self.retried.contains(id);
+        let copied = first.map(|(id, _)| id).filter(is_tried);
+        if let Some(id) = &copied {
+            self.retried.remove(id);
+        }
         self.may_copy = copied.is_some();
         self.copying.extend(copied);
         copied.map(RetentionAction::Copy)

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use mail::QueueId;
 use spool::{BatchDraft, LaneId, SpooledMessage, StepAnswer};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use super::upkeep::ReadMessage;
 use crate::NodeName;
@@ -29,6 +29,7 @@ pub(super) enum LaneCommand {
     Seed(Box<LaneRetention>, ReadMessage),
     Compared,
     AnnounceLease(Duration, StepAnswer),
+    ConfirmFinished(oneshot::Sender<bool>),
     Release,
 }
 
@@ -170,6 +171,14 @@ impl LaneHandle {
         self.shared.is_finished.load(Relaxed)
     }
 
+    /// The same, with all that was submitted before this call. False if the lane has ended.
+    pub async fn confirm_finished(&self) -> bool {
+        let (sender, answer) = oneshot::channel();
+        // A command that is dropped answers by itself.
+        drop(self.commands.send(LaneCommand::ConfirmFinished(sender)));
+        answer.await.unwrap_or(false)
+    }
+
     /// Whether the stream may lack mail that was acknowledged.
     pub fn is_copying(&self) -> bool {
         self.shared.is_copying.load(Relaxed)
@@ -178,10 +187,16 @@ impl LaneHandle {
     /// Queues a batch behind all earlier ones. The answer comes when it is stored, or has waited too
     /// long.
     pub fn submit(&self, batch: BatchDraft, answer: StepAnswer) {
-        if let Err(mpsc::error::SendError(LaneCommand::Batch(batch, answer))) =
-            self.commands.send(LaneCommand::Batch(batch, answer))
-        {
-            answer.send(Err(format!("lane {} is not this node's any more", batch.lane)));
+        if let Err(answer) = self.pass(batch, answer) {
+            answer.send(Err(format!("lane {} is not this node's any more", self.lane())));
+        }
+    }
+
+    /// The same, but the caller answers if the lane has ended.
+    pub(crate) fn pass(&self, batch: BatchDraft, answer: StepAnswer) -> Result<(), StepAnswer> {
+        match self.commands.send(LaneCommand::Batch(batch, answer)) {
+            Err(mpsc::error::SendError(LaneCommand::Batch(_, answer))) => Err(answer),
+            _ => Ok(()),
         }
     }
 

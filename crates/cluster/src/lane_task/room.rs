@@ -10,7 +10,7 @@ use spool::{DraftBody, EntryDraft};
 const ENTRY_BYTES: u64 = 512;
 
 /// Whether the batch has messages that are no bounces of its outcomes.
-pub(super) fn has_new_mail(entries: &[EntryDraft]) -> bool {
+pub(crate) fn has_new_mail(entries: &[EntryDraft]) -> bool {
     !new_mail(entries).is_empty()
 }
 

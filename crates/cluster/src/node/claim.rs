@@ -47,6 +47,8 @@ pub(super) struct OpenLane {
     pub(super) path: PathBuf,
     /// The stream has all mail that was acknowledged before this epoch, and the rest gets its copies at once.
     pub(super) is_copied: bool,
+    /// Nothing was ever acknowledged in it.
+    is_new: bool,
     /// Messages of earlier epochs than this one are compared with the stream.
     pub(super) compared_before: u32,
 }
@@ -54,28 +56,29 @@ pub(super) struct OpenLane {
 impl OpenLane {
     /// A lane that is claimed before it gets new mail.
     pub(super) fn reopened(lane: LaneId, epoch: u32, path: PathBuf, is_copied: bool) -> OpenLane {
-        OpenLane { lane, epoch, path, is_copied, compared_before: epoch }
+        OpenLane { lane, epoch, path, is_copied, is_new: false, compared_before: epoch }
     }
 
-    /// Notes that what is acknowledged from now on has its copies, if that was so before.
-    pub(super) fn note_claimed(&self, shared: &NodeShared) {
-        if !self.is_copied {
-            return;
-        }
-        if let Err(error) = folders::mark_acknowledged(&self.path, self.epoch) {
-            let text = "cannot note that all mail of a lane has its second copy";
-            shared.log(LogLevel::Warning, text, &[("lane", &self.lane), ("error", &error)]);
-        }
+    /// A lane that the spool has made, and that is claimed before it gets mail.
+    pub(super) fn new(lane: LaneId, epoch: u32, path: PathBuf) -> OpenLane {
+        OpenLane { lane, epoch, path, is_copied: true, is_new: true, compared_before: epoch }
     }
 
     /// A lane that got mail without copies.
     pub(super) fn local(lane: LaneId, epoch: u32, path: PathBuf) -> OpenLane {
-        OpenLane { lane, epoch, path, is_copied: false, compared_before: epoch.saturating_add(1) }
+        OpenLane { lane, epoch, path, is_copied: false, is_new: false, compared_before: epoch.saturating_add(1) }
+    }
+
+    /// What was copied was in a stream that is gone: all mail has to be compared, and moved if the lane is lost.
+    fn forget_copies(&mut self) -> Result<(), NodeError> {
+        self.is_copied = false;
+        let failed = |error: std::io::Error| NodeError::Folder { path: self.path.clone(), error: error.into() };
+        folders::forget_copies(&self.path).map_err(failed)
     }
 }
 
 /// Claims a lane whose disk this node has, and returns the last sequence of its stream before the claim.
-pub(super) async fn claim_own(shared: &Arc<NodeShared>, open: &OpenLane) -> Result<(LaneHandle, u64), NodeError> {
+pub(super) async fn claim_own(shared: &Arc<NodeShared>, open: &mut OpenLane) -> Result<(LaneHandle, u64), NodeError> {
     let lane = open.lane;
     let stream = shared.connection.lane_stream(lane);
     let log = &*shared.parts.log;
@@ -94,6 +97,9 @@ pub(super) async fn claim_own(shared: &Arc<NodeShared>, open: &OpenLane) -> Resu
     // The stream may have been deleted since the start began, and made anew just now.
     if newest.is_none() && until_answered(log, || is_closed(&shared.connection, lane)).await {
         return Err(NodeError::LaneLost { lane, reason: LaneGone::Closed.to_string() });
+    }
+    if newest.is_none() && !open.is_new {
+        open.forget_copies()?;
     }
     let lease = if open.is_copied { shared.parts.config.lease } else { COPYING_LEASE };
     let handle = claim(shared, stream, (&tail, newest.as_ref()), open.epoch, lease);

@@ -4,14 +4,16 @@
 //! | step | if it fails, or the node does |
 //! |---|---|
 //! | nothing of the lane is live, here and in its stream, for a while | it is kept |
-//! | it is noted as closed | it is tried again; the owner goes on |
+//! | it takes no mail any more, and nothing is live still | it takes mail again |
+//! | it is noted as closed | it is tried again; the owner goes on, without new mail |
 //! | its Release record is stored | others wait for the lease |
 //! | its stream is deleted | another node finds the note when it wants to adopt the lane, and deletes it |
 //!
-//! No new mail comes into such a lane, so a lane that is finished stays so. Its folder is empty, and
-//! removed by the next start.
+//! New mail may come into such a lane by a session that has begun when it was a local one, and got its id then. So it
+//! is refused before it is looked for the last time: a lane that is finished then stays so. Its folder is empty,
+//! and removed by the next start.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use mail::LogLevel;
@@ -59,17 +61,38 @@ impl FinishedLanes {
 async fn finished_lanes(shared: &Arc<NodeShared>) -> Vec<LaneId> {
     let is_finished = |handle: &LaneHandle| handle.is_finished() && handle.may_deliver() && !handle.is_copying();
     let finished: Vec<LaneId> = shared.step.lanes().iter().filter(|h| is_finished(h)).map(LaneHandle::lane).collect();
-    let (folders, spool) = (shared.folders.clone(), shared.spool.clone());
-    let here = spawn_blocking(move || Some((folders.adopted().ok()?, spool.upgrade()?.first_ids())));
-    let Ok(Some((adopted, live))) = here.await else { return Vec::new() };
+    let folders = shared.folders.clone();
+    let adopted = spawn_blocking(move || folders.adopted()).await;
+    // What cannot be known now is asked again soon.
+    let (Ok(Ok(adopted)), Some(with_mail)) = (adopted, lanes_with_mail(shared).await) else { return Vec::new() };
     let is_adopted = |lane: &LaneId| adopted.iter().any(|folder| folder.finished && folder.lane == *lane);
-    let has_mail = |lane: &LaneId| live.iter().any(|id| LaneId::of(*id) == *lane);
+    let has_mail = |lane: &LaneId| with_mail.contains(lane);
     let is_over = |lane: &LaneId| is_adopted(lane) && !has_mail(lane) && !shared.local_mail.takes_mail(*lane);
     finished.into_iter().filter(is_over).collect()
 }
 
+/// None: the spool is closed.
+async fn lanes_with_mail(shared: &NodeShared) -> Option<BTreeSet<LaneId>> {
+    let spool = shared.spool.clone();
+    let live = spawn_blocking(move || spool.upgrade().map(|spool| spool.first_ids())).await.ok()??;
+    Some(live.into_iter().map(LaneId::of).collect())
+}
+
+/// Whether nothing of a lane is live that takes no mail any more.
+async fn is_still_finished(shared: &NodeShared, handle: &LaneHandle) -> bool {
+    // First the stream: what passes to it is on the disk before it is acknowledged.
+    handle.confirm_finished().await
+        && lanes_with_mail(shared).await.is_some_and(|with_mail| !with_mail.contains(&handle.lane()))
+}
+
 async fn close(shared: &Arc<NodeShared>, lane: LaneId) -> Result<(), StreamError> {
     let Some(handle) = shared.step.lane(lane) else { return Ok(()) };
+    shared.step.refuse_mail(lane);
+    if !is_still_finished(shared, &handle).await {
+        shared.step.insert(lane, handle);
+        return Ok(());
+    }
+    // If it fails, others may find the note: no mail comes into the lane any more.
     shared.connection.note_closed(lane).await?;
     // If another node has claimed it meanwhile, that one goes on.
     if handle.release().await != LaneEnd::Released {

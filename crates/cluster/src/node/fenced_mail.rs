@@ -9,18 +9,20 @@
 //! something in it cannot be read, it stays.
 
 use std::collections::{BTreeSet, HashMap};
-use std::fs::File;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::channel;
 
 use mail::{LogLevel, QueueId};
-use spool::{CommitError, FolderDisk, LaneId, RecipientState, Spool, SpoolEntry, SpooledMessage, SubmittedBody};
+use spool::{
+    CommitError, FolderDisk, LaneId, ReadError, RecipientState, Spool, SpoolEntry, SpooledMessage, SubmittedBody,
+};
 use tokio::runtime::Handle;
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
+use super::body_check::check_body;
 use super::folders::{FencedFolder, UncopiedMail};
 use super::replay::{ReplayFailure, replay};
 use super::{NodeShared, RESTORE_RETRY_DELAY};
@@ -28,9 +30,6 @@ use crate::lane::TailFailure;
 
 /// Larger bodies are copied in parts.
 const BODY_IN_MEMORY_MAX: u64 = 1 << 20;
-
-/// The ids that are to be moved, in the folder while that lasts.
-const PLAN: &str = "moving";
 
 /// Why mail could not be moved; it is tried again.
 #[derive(Debug, thiserror::Error)]
@@ -43,6 +42,8 @@ enum MoveError {
     Stream(#[from] ReplayFailure),
     #[error("{0}")]
     Io(#[from] io::Error),
+    #[error("cannot read a message: {0}")]
+    Read(#[from] ReadError),
     #[error("cannot commit a message: {0}")]
     Commit(#[from] CommitError),
 }
@@ -56,7 +57,7 @@ struct Moved {
 
 /// Moves the mail of all fenced folders, one after the other.
 pub(super) async fn run(shared: Arc<NodeShared>) {
-    for folder in shared.folders.fenced().unwrap_or_default() {
+    for folder in fenced_folders(&shared).await {
         let mut has_failed = false;
         while !shared.stopping.load(Relaxed) {
             let (moving, moved_folder, runtime) = (shared.clone(), folder.clone(), Handle::current());
@@ -76,6 +77,24 @@ pub(super) async fn run(shared: Arc<NodeShared>) {
             }
             sleep(RESTORE_RETRY_DELAY).await;
         }
+    }
+}
+
+/// The folders that are there after the start. Tries again until they can be listed.
+async fn fenced_folders(shared: &Arc<NodeShared>) -> Vec<FencedFolder> {
+    let mut has_failed = false;
+    loop {
+        let folders = shared.folders.clone();
+        let error = match spawn_blocking(move || folders.fenced()).await {
+            Ok(Ok(found)) => return found,
+            Ok(Err(error)) => error.to_string(),
+            Err(error) => error.to_string(),
+        };
+        if !std::mem::replace(&mut has_failed, true) {
+            let text = "cannot list the lanes that other nodes have taken over; trying again";
+            shared.log(LogLevel::Error, text, &[("error", &error)]);
+        }
+        sleep(RESTORE_RETRY_DELAY).await;
     }
 }
 
@@ -108,11 +127,12 @@ fn move_mail(shared: &NodeShared, folder: &FencedFolder, runtime: &Handle) -> Re
         if shared.stopping.load(Relaxed) {
             return Err(MoveError::Stopping);
         }
-        match old.message(id) {
+        match intact_message(&old, id) {
             Ok(message) => {
                 move_message(shared, &old, id, message)?;
                 moved.messages += 1;
             }
+            Err(error @ ReadError::Unavailable(_)) => return Err(error.into()),
             Err(error) => {
                 moved.unreadable += 1;
                 shared.log(LogLevel::Error, "cannot read a message to move", &[("id", &id), ("error", &error)]);
@@ -127,6 +147,13 @@ fn move_mail(shared: &NodeShared, folder: &FencedFolder, runtime: &Handle) -> Re
     Ok(moved)
 }
 
+/// Reads a message. One that is damaged is not moved: it would count as intact there.
+fn intact_message(old: &Spool, id: QueueId) -> Result<SpooledMessage, ReadError> {
+    let message = old.message(id)?;
+    check_body(&message.body).map_err(|error| ReadError::Damaged { what: error.to_string() })?;
+    Ok(message)
+}
+
 /// What is to be moved.
 enum MovePlan {
     /// An earlier try has begun with it.
@@ -139,8 +166,8 @@ enum MovePlan {
 
 impl MovePlan {
     fn of(shared: &NodeShared, folder: &FencedFolder, runtime: &Handle) -> Result<MovePlan, MoveError> {
-        if let Ok(text) = std::fs::read_to_string(folder.path.join(PLAN)) {
-            return Ok(MovePlan::Noted(text.lines().filter_map(|line| line.parse().ok()).collect()));
+        if let Some(ids) = folder.moving()? {
+            return Ok(MovePlan::Noted(ids));
         }
         let in_stream = ids_in_stream(shared, folder.lane, runtime)?;
         Ok(MovePlan::New { uncopied: folder.uncopied()?, in_stream })
@@ -150,22 +177,16 @@ impl MovePlan {
         match self {
             MovePlan::Noted(ids) => ids.contains(&id),
             MovePlan::New { in_stream, .. } if in_stream.contains_key(&id) => false,
-            MovePlan::New { uncopied: UncopiedMail::Ids(ids), .. } => ids.contains(&id),
-            MovePlan::New { uncopied: UncopiedMail::After(epoch), .. } => LaneId::epoch_of(id) > *epoch,
+            MovePlan::New { uncopied, .. } => uncopied.includes(id),
         }
     }
 
     /// The log was opened, which begins a new epoch of its spool: another try goes by what is noted.
     fn note(&self, folder: &FencedFolder, ids: &BTreeSet<QueueId>) -> io::Result<()> {
-        if matches!(self, MovePlan::Noted(_)) {
-            return Ok(());
+        match self {
+            MovePlan::Noted(_) => Ok(()),
+            MovePlan::New { .. } => folder.note_moving(ids),
         }
-        let lines: Vec<String> = ids.iter().map(QueueId::to_string).collect();
-        let unfinished = folder.path.join(format!("{PLAN}.new"));
-        std::fs::write(&unfinished, lines.join("\n"))?;
-        File::open(&unfinished)?.sync_all()?;
-        std::fs::rename(&unfinished, folder.path.join(PLAN))?;
-        File::open(&folder.path)?.sync_all()
     }
 }
 

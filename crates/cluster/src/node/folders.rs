@@ -12,17 +12,21 @@
 //! |---|---|
 //! | `copied` | the stream has all mail that was acknowledged, in the epoch of the spool that it names: a start without the cluster makes it void. With `acknowledged` behind the epoch, what was in flight may be missing |
 //! | `uncopied` | the epoch of the spool, and the ids of the mail that the stream lacked in it before it was copied |
+//! | `moving` | in a fenced lane: the ids of the mail that is being moved |
 //! | `local` | the lane was made while no server answered, and is not closed |
 //!
 //! They are on the disk of the lane folder, so that a rename is enough to move a lane. A lane folder
 //! may be a mount point, so its files are moved and not itself. A crash in between is made good by
 //! moving the rest: the caller moves lanes of others last, and so decides again as before.
+//!
+//! These files decide whether mail is removed, so one that cannot be read, or whose end is missing, counts as the
+//! case in which nothing is.
 
 use std::collections::BTreeSet;
 use std::collections::hash_map::DefaultHasher;
 use std::fs::{self, File};
 use std::hash::{Hash, Hasher};
-use std::io;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -38,6 +42,9 @@ const COPIED: &str = "copied";
 const ACKNOWLEDGED: &str = "acknowledged";
 const UNCOPIED: &str = "uncopied";
 const LOCAL: &str = "local";
+const MOVING: &str = "moving";
+/// The first word of the last line of a list of ids. The number of the ids follows.
+const END: &str = "end";
 
 /// The lane folders of the configuration.
 #[derive(Clone, Debug)]
@@ -71,11 +78,17 @@ pub(crate) struct FencedFolder {
 }
 
 /// Which mail of a fenced lane may never have been copied.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum UncopiedMail {
-    Ids(BTreeSet<QueueId>),
-    /// All of later epochs of the spool than this one.
-    After(u32),
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct UncopiedMail {
+    ids: BTreeSet<QueueId>,
+    /// All of later epochs of the spool than this one, too.
+    after: u32,
+}
+
+impl UncopiedMail {
+    pub(crate) fn includes(&self, id: QueueId) -> bool {
+        self.ids.contains(&id) || LaneId::epoch_of(id) > self.after
+    }
 }
 
 /// Where an own lane goes when the node has lost any of its lanes.
@@ -183,7 +196,7 @@ fn make_empty_lane(path: &Path, lane: LaneId, segment_bytes: u64, random: u64) -
 
 impl OwnFolder {
     /// Moves the files of the lane out of the lane folder, which is empty then.
-    pub(crate) fn set_aside(&self, aside: Aside) -> io::Result<()> {
+    pub(crate) fn set_aside(&self, aside: Aside) -> Result<(), OpenError> {
         let kind = if aside == Aside::Adopted { ADOPTED } else { FENCED };
         let target = self.path.join(kind).join(self.lane.to_string());
         // Creates it with its parents, and syncs them.
@@ -199,10 +212,7 @@ impl OwnFolder {
         }
         File::open(&target)?.sync_all()?;
         File::open(&self.path)?.sync_all()?;
-        if aside == Aside::Fenced {
-            remove_if_copied(&target, self.epoch)?;
-        }
-        Ok(())
+        if aside == Aside::Fenced { remove_if_copied(&target) } else { Ok(()) }
     }
 }
 
@@ -219,7 +229,6 @@ impl AdoptedFolder {
 
     /// Another node has the lane now.
     pub(crate) fn fence(&self) -> Result<(), OpenError> {
-        let epoch = self.epoch()?;
         let lane = self.lane.to_string();
         let folder = self.path.parent().and_then(Path::parent).unwrap_or(Path::new("."));
         let fenced = folder.join(FENCED);
@@ -234,7 +243,7 @@ impl AdoptedFolder {
         }
         fs::rename(&self.path, &target)?;
         File::open(&fenced)?.sync_all()?;
-        Ok(remove_if_copied(&target, epoch)?)
+        remove_if_copied(&target)
     }
 
     /// Throws away what was not finished.
@@ -244,20 +253,38 @@ impl AdoptedFolder {
 }
 
 impl FencedFolder {
-    /// What may never have been copied.
+    /// What may never have been copied. What was noted in an earlier epoch holds on: later mail is added. If that
+    /// cannot be known, it is all mail.
     pub(crate) fn uncopied(&self) -> Result<UncopiedMail, OpenError> {
         let epoch = survey_lane(Arc::new(FolderDisk::open(&self.path)?))?.epoch;
-        let text = fs::read_to_string(self.path.join(UNCOPIED)).unwrap_or_default();
-        let mut lines = text.lines();
-        if lines.next().and_then(|line| line.parse().ok()) == Some(epoch) {
-            return Ok(UncopiedMail::Ids(lines.filter_map(|line| line.parse().ok()).collect()));
+        let copied = copied_epoch(&self.path);
+        let Some(text) = read_if_there(&self.path.join(UNCOPIED))? else {
+            return Ok(UncopiedMail { ids: BTreeSet::new(), after: copied.unwrap_or(0) });
+        };
+        match parse_uncopied(&text) {
+            Some((noted, _)) if noted > epoch => Ok(UncopiedMail::default()),
+            // It was to be removed then.
+            Some((noted, _)) if copied.is_some_and(|copied| copied >= noted) => {
+                Ok(UncopiedMail { ids: BTreeSet::new(), after: copied.unwrap_or(0) })
+            }
+            Some((noted, ids)) => Ok(UncopiedMail { ids, after: noted }),
+            None => Ok(UncopiedMail::default()),
         }
-        Ok(UncopiedMail::After(copied_epoch(&self.path).unwrap_or(0)))
+    }
+
+    /// What an earlier try has begun to move. None: nothing, or it cannot be known.
+    pub(crate) fn moving(&self) -> io::Result<Option<BTreeSet<QueueId>>> {
+        Ok(read_if_there(&self.path.join(MOVING))?.and_then(|text| parse_ids(&text)))
+    }
+
+    /// Notes what is to be moved.
+    pub(crate) fn note_moving(&self, ids: &BTreeSet<QueueId>) -> io::Result<()> {
+        write_synced(&self.path, MOVING, &list_of(ids.iter()))
     }
 
     /// How many files it has with what could not be read.
     pub(crate) fn damaged_files(&self) -> io::Result<usize> {
-        Ok(file_names(&self.path)?.iter().filter(|name| name.starts_with("aside-")).count())
+        damaged_files(&self.path)
     }
 
     /// Nothing of it is needed.
@@ -274,7 +301,7 @@ pub(crate) fn mark_finished(folder: &Path) -> io::Result<()> {
 
 /// Notes that the stream has all mail of a lane, which is open in this epoch of its spool.
 pub(crate) fn mark_copied(folder: &Path, epoch: u32) -> io::Result<()> {
-    write_synced(folder, COPIED, &epoch.to_string())?;
+    write_synced(folder, COPIED, &format!("{epoch} {COPIED}"))?;
     remove_if_there(&folder.join(UNCOPIED))
 }
 
@@ -285,14 +312,56 @@ pub(crate) fn mark_acknowledged(folder: &Path, epoch: u32) -> io::Result<()> {
 
 /// Notes what the stream of a lane lacks, which is open in this epoch.
 pub(crate) fn note_uncopied(folder: &Path, epoch: u32, ids: &[QueueId]) -> io::Result<()> {
-    let lines = std::iter::once(epoch.to_string()).chain(ids.iter().map(QueueId::to_string));
-    write_synced(folder, UNCOPIED, &lines.collect::<Vec<_>>().join("\n"))
+    write_synced(folder, UNCOPIED, &format!("{epoch}\n{}", list_of(ids.iter())))?;
+    remove_if_there(&folder.join(COPIED))?;
+    sync_folder(folder)
 }
 
+/// Forgets what the stream of a lane has: it is a new one.
+pub(crate) fn forget_copies(folder: &Path) -> io::Result<()> {
+    remove_if_there(&folder.join(COPIED))?;
+    remove_if_there(&folder.join(UNCOPIED))?;
+    sync_folder(folder)
+}
+
+/// The ids in lines of their own, and a last line by which a cut list is recognized.
+fn list_of<'a>(ids: impl ExactSizeIterator<Item = &'a QueueId>) -> String {
+    let end = format!("{END} {}\n", ids.len());
+    ids.map(|id| format!("{id}\n")).chain([end]).collect()
+}
+
+/// None: it is not a whole list.
+fn parse_ids(text: &str) -> Option<BTreeSet<QueueId>> {
+    let lines: Vec<&str> = text.strip_suffix('\n')?.split('\n').collect();
+    let (end, ids) = lines.split_last()?;
+    (*end == format!("{END} {}", ids.len())).then(|| ids.iter().map(|line| line.parse().ok()).collect()).flatten()
+}
+
+fn parse_uncopied(text: &str) -> Option<(u32, BTreeSet<QueueId>)> {
+    let (epoch, ids) = text.split_once('\n')?;
+    Some((epoch.parse().ok()?, parse_ids(ids)?))
+}
+
+/// Writes a file. After a crash, it is there as a whole, or as it was before.
 fn write_synced(folder: &Path, name: &str, text: &str) -> io::Result<()> {
-    fs::write(folder.join(name), text)?;
-    File::open(folder.join(name))?.sync_all()?;
+    let unfinished = folder.join(format!("{name}.new"));
+    let mut file = File::create(&unfinished)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    fs::rename(&unfinished, folder.join(name))?;
+    sync_folder(folder)
+}
+
+fn sync_folder(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
+}
+
+/// None: there is no such file. One that is no text is like one without its end.
+fn read_if_there(file: &Path) -> io::Result<Option<String>> {
+    match fs::read(file) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        read => Ok(Some(String::from_utf8_lossy(&read?).into_owned())),
+    }
 }
 
 fn remove_if_there(file: &Path) -> io::Result<()> {
@@ -302,14 +371,27 @@ fn remove_if_there(file: &Path) -> io::Result<()> {
     }
 }
 
-/// The epoch up to which the stream has all acknowledged mail.
+/// The epoch up to which the stream has all acknowledged mail. None also if it cannot be read: then more is
+/// compared, or moved, than has to be.
 fn copied_epoch(folder: &Path) -> Option<u32> {
-    fs::read_to_string(folder.join(COPIED)).ok()?.split(' ').next()?.parse().ok()
+    let text = fs::read_to_string(folder.join(COPIED)).ok()?;
+    let (epoch, kind) = text.split_once(' ')?;
+    if [COPIED, ACKNOWLEDGED].contains(&kind) { epoch.parse().ok() } else { None }
 }
 
-/// Removes a fenced lane if nothing is lost with it.
-fn remove_if_copied(folder: &Path, epoch: u32) -> io::Result<()> {
-    if copied_epoch(folder) == Some(epoch) { fs::remove_dir_all(folder) } else { Ok(()) }
+/// Removes a fenced lane if nothing is lost with it: the stream has its mail, and what could not be read is
+/// not in files of its own.
+fn remove_if_copied(folder: &Path) -> Result<(), OpenError> {
+    let epoch = survey_lane(Arc::new(FolderDisk::open(folder)?))?.epoch;
+    if copied_epoch(folder) == Some(epoch) && damaged_files(folder)? == 0 {
+        fs::remove_dir_all(folder)?;
+    }
+    Ok(())
+}
+
+/// How many files a lane has with what could not be read.
+fn damaged_files(folder: &Path) -> io::Result<usize> {
+    Ok(file_names(folder)?.iter().filter(|name| name.starts_with("aside-")).count())
 }
 
 /// The names of the files in a folder.
@@ -397,12 +479,100 @@ mod tests {
         mark_acknowledged(&path, 0).unwrap();
         assert!(!folders.own().unwrap()[0].is_copied, "that was before its last epoch");
         let id = QueueId::new(lane.spool, lane.number, 1 << 40 | 7);
-        for (epoch, expected) in [(1, UncopiedMail::Ids(BTreeSet::from([id]))), (2, UncopiedMail::After(0))] {
+        let (ids, fenced) = (BTreeSet::from([id]), FencedFolder { path: path.clone(), lane });
+        for (epoch, expected) in
+            [(0, UncopiedMail { ids: ids.clone(), after: 0 }), (1, UncopiedMail { ids, after: 1 }), (2, default())]
+        {
             note_uncopied(&path, epoch, &[id]).unwrap();
-            assert_eq!(FencedFolder { path: path.clone(), lane }.uncopied().unwrap(), expected);
+            assert_eq!(fenced.uncopied().unwrap(), expected, "{epoch}");
+            assert!(!path.join(COPIED).exists());
         }
         mark_acknowledged(&path, 1).unwrap();
         assert!(folders.own().unwrap()[0].is_copied);
+    }
+
+    fn default() -> UncopiedMail {
+        UncopiedMail::default()
+    }
+
+    /// A move was interrupted after the old log was opened, which began the next epoch: what was noted is moved
+    /// then too. And a crash between both steps of `mark_copied` leaves a note that holds no more.
+    #[test]
+    fn what_was_noted_in_an_earlier_epoch_is_still_uncopied() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("lane");
+        let lane = lane_folder(&path, 1);
+        let id = |epoch: u64| QueueId::new(lane.spool, lane.number, epoch << 40 | 7);
+        note_uncopied(&path, 1, &[id(1)]).unwrap();
+        let noted = fs::read(path.join(UNCOPIED)).unwrap();
+        lane_folder(&path, 1);
+        assert_eq!(LaneFolders::new(vec![path.clone()]).own().unwrap()[0].epoch, 2);
+        let fenced = FencedFolder { path: path.clone(), lane };
+        let uncopied = fenced.uncopied().unwrap();
+        assert_eq!([id(0), id(1), id(2)].map(|id| uncopied.includes(id)), [false, true, true]);
+        mark_copied(&path, 1).unwrap();
+        fs::write(path.join(UNCOPIED), noted).unwrap();
+        let uncopied = fenced.uncopied().unwrap();
+        assert_eq!([id(1), id(2)].map(|id| uncopied.includes(id)), [false, true]);
+    }
+
+    /// As a crash leaves a file that is written in place: the mail that it does not name any more was lost.
+    #[test]
+    fn a_list_or_a_mark_that_was_cut_is_never_taken_for_a_whole_one() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("lane");
+        let lane = lane_folder(&path, 1);
+        let ids: Vec<QueueId> = (7..9).map(|number| QueueId::new(lane.spool, lane.number, 1 << 40 | number)).collect();
+        let fenced = FencedFolder { path: path.clone(), lane };
+        note_uncopied(&path, 1, &ids).unwrap();
+        fenced.note_moving(&ids.iter().copied().collect()).unwrap();
+        let moving = fenced.moving().unwrap();
+        assert_eq!(moving, Some(ids.iter().copied().collect()));
+        let [uncopied, moving] = [UNCOPIED, MOVING].map(|name| fs::read(path.join(name)).unwrap());
+        for length in 0..uncopied.len() {
+            fs::write(path.join(UNCOPIED), &uncopied[..length]).unwrap();
+            assert_eq!(fenced.uncopied().unwrap(), default(), "{length}");
+        }
+        for length in 0..moving.len() {
+            fs::write(path.join(MOVING), &moving[..length]).unwrap();
+            assert_eq!(fenced.moving().unwrap(), None, "{length}");
+        }
+        for mark in [mark_copied, mark_acknowledged] {
+            mark(&path, 12).unwrap();
+            let copied = fs::read(path.join(COPIED)).unwrap();
+            assert_eq!(copied_epoch(&path), Some(12));
+            for length in 0..copied.len() {
+                fs::write(path.join(COPIED), &copied[..length]).unwrap();
+                assert_eq!(copied_epoch(&path), None, "{length}");
+            }
+        }
+        assert!(file_names(&path).unwrap().iter().all(|name| !name.ends_with(".new")));
+    }
+
+    /// What can be read of a damaged message is only here.
+    #[test]
+    fn a_fenced_lane_with_damaged_mail_is_kept_although_it_was_copied() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("lane");
+        let folders = LaneFolders::new(vec![path.clone()]);
+        lane_folder(&path, 1);
+        mark_copied(&path, 1).unwrap();
+        fs::write(path.join("aside-0000000000000001"), "half").unwrap();
+        folders.own().unwrap()[0].set_aside(Aside::Fenced).unwrap();
+        assert_eq!(folders.fenced().unwrap()[0].damaged_files().unwrap(), 1);
+    }
+
+    /// A crash has moved the newest segment already, so the rest of the lane is of an older epoch: that of its mark.
+    #[test]
+    fn an_interrupted_move_does_not_make_an_old_mark_valid() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("lane");
+        let lane = lane_folder(&path, 1);
+        mark_copied(&path, 1).unwrap();
+        lane_folder(&path, 1);
+        let rest = OwnFolder { path: path.clone(), lane, epoch: 1, is_copied: true };
+        rest.set_aside(Aside::Fenced).unwrap();
+        assert!(path.join(FENCED).join(lane.to_string()).exists(), "its mail of the second epoch was never copied");
     }
 
     #[test]

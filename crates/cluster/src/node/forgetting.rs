@@ -120,7 +120,12 @@ pub(super) async fn require_standstill(shared: &NodeShared, lanes: &[LaneId]) ->
         let stream = shared.connection.lane_stream(*lane);
         before.push((*lane, end_of_stream(&stream).await?));
         // An owner that announces a longer one delivers by its usual one.
-        let lease = newest_epoch(&stream).await.ok().flatten().map(|newest| newest.record.lease.min(LEASE_MAX));
+        let lease = match newest_epoch(&stream).await {
+            Ok(newest) => newest.map(|newest| newest.record.lease.min(LEASE_MAX)),
+            // Nobody knows it.
+            Err(TailFailure::Unreadable { .. }) => None,
+            Err(failure) => return Err(unavailable(failure)),
+        };
         let times = lease.map_or(own_times, |lease| own_times.with_lease(lease));
         wait = wait.max(times.lease + times.margin);
     }

@@ -25,7 +25,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 
 use super::claim::{OpenLane, claim_own, take_up};
-use super::{NodeShared, RESTORE_RETRY_DELAY, copies};
+use super::{NodeError, NodeShared, RESTORE_RETRY_DELAY, copies};
 
 /// Local lanes that are not closed.
 pub(super) const LOCAL_LANES_MAX: usize = 16;
@@ -214,8 +214,8 @@ fn begin_claim(shared: &Arc<NodeShared>, lane: LaneId) {
 async fn claim_local(shared: Arc<NodeShared>, lane: LaneId, path: PathBuf) {
     let epochs = shared.spool.upgrade().map(|spool| spool.lane_epochs()).unwrap_or_default();
     let Some((_, epoch)) = epochs.into_iter().find(|(open, _)| *open == lane) else { return };
-    let open = OpenLane::local(lane, epoch, path);
-    match claim_own(&shared, &open).await {
+    let mut open = OpenLane::local(lane, epoch, path);
+    match claim_own(&shared, &mut open).await {
         Ok((handle, last)) => {
             take_up(&shared, &handle);
             {
@@ -228,6 +228,11 @@ async fn claim_local(shared: Arc<NodeShared>, lane: LaneId, path: PathBuf) {
             // What was confirmed without its copy is on the disk after this, and is compared.
             flush(&shared, lane).await;
             copies::compare(shared.clone(), handle, open, last).await;
+        }
+        // Another node has made its stream. It is not claimed again: that does not pass.
+        Err(error @ NodeError::LaneLost { .. }) => {
+            shared.step.remove(lane);
+            return shared.report_lost(lane, &error.to_string());
         }
         Err(error) => {
             let text = "cannot begin to copy mail that was accepted without NATS servers; trying again";

@@ -30,6 +30,8 @@ const SLACK_BYTES: u64 = 64 << 20;
 pub(super) enum ReplayFailure {
     #[error("the server is stopping")]
     Stopped,
+    #[error("the stream could not be read from record {expected} on")]
+    EndedEarly { expected: u64 },
     #[error("{0}")]
     Start(#[from] TailFailure),
     #[error("{0}")]
@@ -95,14 +97,27 @@ pub(super) fn replay(
     is_stopping: &dyn Fn() -> bool,
 ) -> Result<ReplayedLane, ReplayFailure> {
     let first = runtime.block_on(stream.first_sequence())?;
-    let mut reader = BatchReader::new(first);
-    let mut sink = ReplaySink::new(target, stream.bytes_max());
+    let sink = ReplaySink::new(target, stream.bytes_max());
     let mut records = pin!(stream.read(first, last));
-    while let Some(record) = runtime.block_on(records.next()) {
+    replay_records(sink, (first, last), || runtime.block_on(records.next()), is_stopping)
+}
+
+/// A record with its sequence.
+type ReadRecord = Result<(u64, Bytes), ReadError>;
+
+/// Only what was read to its `last` record is a lane: one that lacks the rest would count as finished.
+fn replay_records(
+    mut sink: ReplaySink<'_>,
+    (first, last): (u64, u64),
+    mut next: impl FnMut() -> Option<ReadRecord>,
+    is_stopping: &dyn Fn() -> bool,
+) -> Result<ReplayedLane, ReplayFailure> {
+    let mut reader = BatchReader::new(first);
+    for expected in first..=last {
         if is_stopping() {
             return Err(ReplayFailure::Stopped);
         }
-        let (sequence, record) = record?;
+        let (sequence, record) = next().ok_or(ReplayFailure::EndedEarly { expected })??;
         reader.handle_record(sequence, &record)?;
         sink.take_all(&mut reader)?;
     }
@@ -284,5 +299,79 @@ impl IncomingMessage {
         };
         let message = RestoredMessage { id, envelope, states, content, flags };
         Ok(Some(RestoredEntry::Message(Box::new(message))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use mail::{BodyFlags, BodyType, ClientInfo, DsnNotify, Envelope, Recipient, SpoolId, Timestamp};
+    use spool::DraftBody;
+
+    use super::*;
+    use crate::codec::{BatchEncoder, CopiedEntry};
+    use crate::record::{EpochRecord, RecordHeader, RecordKind};
+
+    fn envelope() -> Envelope {
+        let address: mail::Address = "b@example.org".parse().unwrap();
+        let recipient =
+            Recipient { address, original: None, notify: DsnNotify::UNSET, orcpt: None, is_forwarded: false };
+        Envelope {
+            sender: None,
+            recipients: vec![recipient],
+            accepted_at: Timestamp(5),
+            client: ClientInfo { address: None, helo: "client".into(), trusted: false },
+            body_type: BodyType::SevenBit,
+            smtputf8: false,
+            ret: None,
+            envid: None,
+            content_filter: false,
+        }
+    }
+
+    /// The record of an owner, and one for each of two messages.
+    fn records() -> Vec<(u64, Bytes)> {
+        let header = |kind, batch| RecordHeader { kind, epoch: 1, token: 1, batch, part: 0, last: batch > 0 };
+        let owner = EpochRecord { node: "one".parse().unwrap(), spool_epoch: 1, lease: Duration::from_secs(3) };
+        let message = |batch| {
+            let entry = CopiedEntry::Message {
+                id: QueueId::new(SpoolId::new(1), 0, batch),
+                envelope: envelope(),
+                states: Vec::new(),
+                content: DraftBody::Memory { prefix: Arc::default(), body: Arc::default() },
+                flags: BodyFlags::default(),
+                digest: 0,
+            };
+            let (payload, _) = BatchEncoder::new(vec![entry], 64 << 10).next_part().unwrap().unwrap();
+            (batch + 1, header(RecordKind::Part, batch).encode(&payload))
+        };
+        vec![(1, header(RecordKind::Epoch, 0).encode(&owner.encode())), message(1), message(2)]
+    }
+
+    /// Replays the first `count` of the records, and stops before record `stop_at`.
+    fn replay_some(count: usize, stop_at: u64) -> Result<ReplayedLane, ReplayFailure> {
+        let (records, checks) = (records(), Cell::new(0));
+        let mut records = records.into_iter().take(count).map(Ok);
+        let is_stopping = || checks.replace(checks.get() + 1) + 1 >= stop_at;
+        replay_records(ReplaySink::new(None, None), (1, 3), || records.next(), &is_stopping)
+    }
+
+    /// What comes later would count as finished: mail that is only in the stream would be withdrawn.
+    #[test]
+    fn a_replay_that_ends_early_is_a_failure_and_not_a_shorter_stream() {
+        assert_eq!(replay_some(3, u64::MAX).unwrap().recipients.len(), 2);
+        for stop_at in 1..=3 {
+            assert!(matches!(replay_some(3, stop_at), Err(ReplayFailure::Stopped)), "{stop_at}");
+        }
+        for count in 0..3 {
+            let failure = replay_some(count, u64::MAX).err();
+            assert!(
+                matches!(failure, Some(ReplayFailure::EndedEarly { expected }) if expected == count as u64 + 1),
+                "{failure:?}"
+            );
+        }
     }
 }

@@ -8,9 +8,12 @@
 //! Without the servers nobody can say whose the lanes are. A node whose mail needs its second copy waits for
 //! them. Another one waits a moment, and then starts with a new local lane alone (see `local_mail`). It does
 //! the rest when the servers answer, on the running spool: lanes of before are opened when they are claimed.
+//! Servers may fail at any time of a start, so each of these waits has a limit: for a server, while the node joins,
+//! and while it claims lanes that are open already. New mail then comes into a local lane, too.
 
 mod sorting;
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -18,9 +21,11 @@ use std::sync::atomic::Ordering::Relaxed;
 use mail::LogLevel;
 use parking_lot::Mutex;
 use spool::{CommitStepConfig, FolderDisk, LaneId, LiveMessage, Spool};
+use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
 use tokio::time::{Duration, sleep, timeout};
 
+pub(super) use self::sorting::NameKeeper;
 use self::sorting::{JoinedNode, OwnedFolder};
 use super::claim::{OpenLane, claim_own, log_wait, take_up};
 use super::figures::NodeCounters;
@@ -36,11 +41,18 @@ use crate::{ClusterStep, Connection};
 const CLOSE_WAIT: Duration = Duration::from_secs(5);
 /// How long a node waits for the servers that can start without them.
 const START_WAIT: Duration = Duration::from_secs(5);
+/// How long such a node waits until it has joined servers that answered.
+const JOIN_WAIT: Duration = Duration::from_secs(10);
+/// How long such a node waits until its lanes are claimed.
+const CLAIM_WAIT: Duration = Duration::from_secs(10);
 /// The pause before a node tries again to join.
 const JOIN_RETRY_DELAY: Duration = Duration::from_secs(5);
 
 const STARTS_ALONE: &str =
     "no NATS server answers: mail is accepted into a new lane without a second copy, and mail of before waits";
+
+const CLAIMS_LATER: &str =
+    "the NATS servers do not answer any more: lanes are claimed later, and their mail of before waits";
 
 /// A node whose spool is not open yet.
 pub struct StartingNode {
@@ -130,10 +142,7 @@ impl StartingNode {
             stopping: Default::default(),
         });
         match state {
-            StartState::Joined(joined) => {
-                start_joined(&thread, &shared, spool, joined)?;
-                shared.local_mail.set_own(own);
-            }
+            StartState::Joined(joined) => start_joined(&thread, &shared, spool, joined, own)?,
             StartState::Alone(path) => {
                 own.into_iter().for_each(|lane| shared.add_local(lane, path.clone()));
                 thread.handle().spawn(join_later(shared.clone()));
@@ -150,16 +159,17 @@ async fn connect_or_begin_alone(
     parts: &NodeParts,
     folders: &LaneFolders,
 ) -> Result<(Connection, StartState), NodeError> {
-    let connecting = connect(parts);
-    let connection = match may_begin_alone(parts, folders)? {
-        false => connecting.await?,
-        true => match timeout(START_WAIT, connecting).await {
-            Ok(connected) => connected?,
-            Err(_) => return begin_alone(parts, folders).await,
-        },
-    };
-    let joined = JoinedNode::join(&connection, folders, parts, &[]).await?;
-    Ok((connection, StartState::Joined(joined)))
+    if !may_begin_alone(parts, folders)? {
+        let connection = connect(parts).await?;
+        let joined = JoinedNode::join(&connection, folders, parts, &[]).await?;
+        return Ok((connection, StartState::Joined(joined)));
+    }
+    let Ok(connected) = timeout(START_WAIT, connect(parts)).await else { return begin_alone(parts, folders).await };
+    let connection = connected?;
+    match timeout(JOIN_WAIT, JoinedNode::join(&connection, folders, parts, &[])).await {
+        Ok(joined) => Ok((connection, StartState::Joined(joined?))),
+        Err(_) => begin_alone(parts, folders).await,
+    }
 }
 
 /// A node that is started again and again without servers does not fill its disks with lanes.
@@ -191,41 +201,91 @@ async fn connect(parts: &NodeParts) -> Result<Connection, NodeError> {
     }
 }
 
-/// Opens the adopted lanes, and claims all lanes of the spool.
+/// Opens the adopted lanes, and claims all lanes of the spool. `own` are those of its own folders.
 fn start_joined(
     thread: &ClusterThread,
     shared: &Arc<NodeShared>,
     spool: &Arc<Spool>,
     joined: JoinedNode,
+    own: Vec<LaneId>,
 ) -> Result<(), NodeError> {
-    let JoinedNode { name_keeper, own, adopted } = joined;
-    *shared.name_keeper.lock() = Some(name_keeper);
     let mut live_messages = Vec::new();
-    for folder in &adopted {
+    for folder in &joined.adopted {
         reopen(spool, &folder.path, &mut live_messages)?;
     }
-    *shared.adopted.lock() = adopted.iter().map(|folder| folder.lane).collect();
-    // A folder without a lane was empty: nothing of it has to be copied.
-    let is_copied = |path: &Path| own.iter().find(|folder| folder.path == path).is_none_or(|found| found.is_copied);
-    let folders = shared.parts.lane_folders.iter().map(|path| (path.clone(), is_copied(path)));
-    let folders: Vec<(PathBuf, bool)> =
-        folders.chain(adopted.iter().map(|folder| (folder.path.clone(), folder.is_copied))).collect();
-    thread.handle().block_on(async {
-        for ((lane, epoch), (path, is_copied)) in lane_epochs(spool, &adopted).into_iter().zip(folders) {
-            take_lane(shared, OpenLane::reopened(lane, epoch, path, is_copied)).await?;
+    *shared.adopted.lock() = joined.adopted.iter().map(|folder| folder.lane).collect();
+    let lanes = open_lanes(shared, spool, &joined);
+    *shared.name_keeper.lock() = Some(joined.name_keeper);
+    let (tell, told) = oneshot::channel();
+    let claiming = shared.clone();
+    thread.handle().spawn(async move {
+        let claimed = claim_all(&claiming, lanes, live_messages, own).await;
+        // Nobody waits for it any more if it took too long.
+        if let Err(Err((lane, error))) = tell.send(claimed) {
+            claiming.report_lost(lane, &error.to_string());
         }
-        Ok::<_, NodeError>(())
-    })?;
+    });
+    thread.handle().block_on(wait_for_claims(shared, told))
+}
+
+/// Waits for the end of the claims. A node that requires no copies goes on before it, if that takes too long.
+async fn wait_for_claims(
+    shared: &NodeShared,
+    told: oneshot::Receiver<Result<(), (LaneId, NodeError)>>,
+) -> Result<(), NodeError> {
+    let ended = match shared.parts.config.requires_copies {
+        true => told.await,
+        false => match timeout(CLAIM_WAIT, told).await {
+            Ok(ended) => ended,
+            Err(_) => {
+                shared.log(LogLevel::Warning, CLAIMS_LATER, &[("node", &shared.parts.config.node)]);
+                return Ok(());
+            }
+        },
+    };
+    match ended {
+        Ok(claimed) => claimed.map_err(|(_, error)| error),
+        Err(_) => Err(NodeError::Thread(io::Error::other("the claim of the lanes was interrupted"))),
+    }
+}
+
+/// All lanes of the spool: the own ones, in the order of their folders, and the adopted ones.
+fn open_lanes(shared: &NodeShared, spool: &Spool, joined: &JoinedNode) -> Vec<OpenLane> {
+    let JoinedNode { own, adopted, .. } = joined;
+    let paths = shared.parts.lane_folders.iter().chain(adopted.iter().map(|folder| &folder.path));
+    let is_copied = |path: &Path| {
+        let own = own.iter().find(|folder| folder.path == path).map(|folder| folder.is_copied);
+        own.or_else(|| adopted.iter().find(|folder| folder.path == path).map(|folder| folder.is_copied))
+    };
+    let open = |((lane, epoch), path): ((LaneId, u32), &PathBuf)| match is_copied(path) {
+        Some(is_copied) => OpenLane::reopened(lane, epoch, path.clone(), is_copied),
+        // A folder without a lane was empty: nothing of it has to be copied.
+        None => OpenLane::new(lane, epoch, path.clone()),
+    };
+    lane_epochs(spool, adopted).into_iter().zip(paths).map(open).collect()
+}
+
+/// Claims open lanes, and then begins with the rest.
+async fn claim_all(
+    shared: &Arc<NodeShared>,
+    lanes: Vec<OpenLane>,
+    live_messages: Vec<LiveMessage>,
+    own: Vec<LaneId>,
+) -> Result<(), (LaneId, NodeError)> {
+    for open in lanes {
+        let lane = open.lane;
+        take_lane(shared, open).await.map_err(|error| (lane, error))?;
+    }
     (shared.admit)(live_messages);
-    thread.handle().block_on(async { start_tasks(shared) });
+    shared.local_mail.set_own(own);
+    start_tasks(shared);
     Ok(())
 }
 
 /// Claims an open lane, and begins to compare it with its stream.
-async fn take_lane(shared: &Arc<NodeShared>, open: OpenLane) -> Result<(), NodeError> {
-    let (handle, last) = claim_own(shared, &open).await?;
+async fn take_lane(shared: &Arc<NodeShared>, mut open: OpenLane) -> Result<(), NodeError> {
+    let (handle, last) = claim_own(shared, &mut open).await?;
     take_up(shared, &handle);
-    open.note_claimed(shared);
     tokio::spawn(copies::compare(shared.clone(), handle, open, last));
     Ok(())
 }
@@ -254,7 +314,7 @@ async fn join_later(shared: Arc<NodeShared>) {
         }
         if let Err(error) = open_and_take(&shared, lane, path, is_copied).await {
             // What has been opened of it cannot be closed; the next start decides.
-            return (shared.parts.on_lane_lost)(lane, &error.to_string());
+            return shared.report_lost(lane, &error.to_string());
         }
     }
     shared.local_mail.set_own(own.into_iter().map(|(lane, ..)| lane).collect());

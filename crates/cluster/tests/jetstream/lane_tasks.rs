@@ -10,12 +10,12 @@ use cluster::lane::owner::{Claim, LaneOwner};
 use cluster::lane::replay::{BatchReader, ReplayEvent};
 use cluster::lane::retention::LaneRetention;
 use cluster::lane::{COPYING_LEASE, LaneTimes, StreamTail};
-use cluster::{ClusterConfig, Connection, LaneEnd, LaneHandle, LaneStream, LaneTask, boot_time};
+use cluster::{ClusterConfig, ClusterStep, Connection, LaneEnd, LaneHandle, LaneStream, LaneTask, boot_time};
 use futures_util::StreamExt;
 use mail::{
     Body, BodyFlags, BodyType, ByteSource, ClientInfo, DsnNotify, Envelope, QueueId, Recipient, SpoolId, Timestamp,
 };
-use spool::{BatchDraft, DraftBody, EntryDraft, LaneId, RecipientState, SpooledMessage, StepAnswer};
+use spool::{BatchDraft, CommitStep, DraftBody, EntryDraft, LaneId, RecipientState, SpooledMessage, StepAnswer};
 use tokio::sync::oneshot;
 
 use crate::servers::NatsServers;
@@ -278,6 +278,53 @@ async fn a_copy_of_a_missing_message_has_the_outcomes_that_came_before_it() {
 }
 
 /// Before the stream is full, new mail is refused: outcomes and the lease go on, and make room.
+/// Passes a batch to the step, as the spool does.
+fn pass(step: &ClusterStep, batch: BatchDraft) -> oneshot::Receiver<Result<(), String>> {
+    let (sender, answer) = oneshot::channel();
+    step.start(batch, StepAnswer::new(move |result| drop(sender.send(result))));
+    answer
+}
+
+/// A session may have got its id while the lane took mail. Its mail would be acknowledged, and deleted with the stream.
+#[tokio::test]
+async fn a_lane_that_is_being_closed_takes_no_mail_and_is_not_finished_with_what_came_just_before() {
+    let servers = NatsServers::start(1).await;
+    let (_, handle) = claim(&servers.connect("one").await, "one").await;
+    handle.claimed().await.unwrap();
+    handle.seed(LaneRetention::new(1 << 20, None), Arc::new(|_| None));
+    assert!(handle.confirm_finished().await);
+    let step = ClusterStep::new();
+    step.insert(lane(), handle.clone());
+    let before = pass(&step, in_memory(1, 100));
+    step.refuse_mail(lane());
+    assert!(handle.is_finished(), "its task has not seen the message yet");
+    assert!(!handle.confirm_finished().await);
+    before.await.unwrap().unwrap();
+    assert!(!step.takes_mail(lane()));
+    assert!(pass(&step, in_memory(2, 100)).await.unwrap().is_err());
+    pass(&step, delivered(1)).await.unwrap().unwrap();
+    assert!(handle.confirm_finished().await);
+    step.insert(lane(), handle);
+    assert!(step.takes_mail(lane()));
+}
+
+/// The spool frees it with the next batch that succeeds: if it was answered as failed, and the node were killed before
+/// the lane is compared, its message would be delivered again.
+#[tokio::test]
+async fn an_outcome_from_before_the_claim_is_in_the_stream_before_it_is_answered() {
+    let servers = NatsServers::start(1).await;
+    let step = ClusterStep::new();
+    let mut early = pass(&step, delivered(1));
+    assert!(pass(&step, in_memory(2, 100)).await.unwrap().is_err());
+    assert!(early.try_recv().is_err(), "it waits");
+    let (_, handle) = claim(&servers.connect("one").await, "one").await;
+    handle.claimed().await.unwrap();
+    let before = handle.status().confirmed_sequence;
+    step.insert(lane(), handle.clone());
+    early.await.unwrap().unwrap();
+    assert!(handle.status().confirmed_sequence > before);
+}
+
 #[tokio::test]
 async fn an_owner_whose_stream_is_nearly_full_keeps_its_lease_and_takes_outcomes() {
     const STREAM_BYTES_MAX: u64 = 2 << 20;

@@ -2,12 +2,13 @@
 //! has which another node has taken over.
 
 use std::path::Path;
+use std::sync::Mutex;
 
 use cluster::{ClusterConfig, LaneRole};
 use mail::SpoolId;
 use spool::{CommitError, LaneId};
 
-use crate::nodes::{TestNode, accept_without_cluster, await_that, folder, servers};
+use crate::nodes::{TestNode, WAIT_MAX, accept_without_cluster, await_that, folder, servers};
 use crate::servers::NatsServers;
 
 /// The copies were never made: the new owner of the lane does not have it.
@@ -35,7 +36,7 @@ fn mail_that_only_the_disk_of_a_fenced_lane_has_is_moved_to_a_new_lane() {
     third.end();
 }
 
-fn without_copies(servers: &NatsServers, node: &str) -> ClusterConfig {
+pub(crate) fn without_copies(servers: &NatsServers, node: &str) -> ClusterConfig {
     ClusterConfig { requires_copies: false, ..servers.config(node) }
 }
 
@@ -148,4 +149,71 @@ fn beyond_a_number_of_local_lanes_mail_is_refused() {
     await_that("mail is refused", || first.try_accept() == Err(CommitError::StepAway));
     assert_eq!(first.roles(), [LaneRole::Own]);
     first.end();
+}
+
+/// It cannot have it: a copy of the disk elsewhere, or a mistake. Without an end, it would be claimed for ever, and its mail
+/// be delivered here too.
+#[test]
+fn a_local_lane_that_another_node_has_claimed_ends_the_process() {
+    let (runtime, mut servers) = servers();
+    let home = tempfile::tempdir().unwrap();
+    let first = TestNode::start(without_copies(&servers, "first"), &folder(&home, "first"));
+    let before = first.accept(100);
+    servers.kill(0);
+    await_that("it takes new mail", || first.spool.new_id().spool() != before.spool());
+    let lane = LaneId::of(first.try_accept().unwrap());
+    servers.resume(0);
+    let connection = runtime.block_on(servers.connect("second"));
+    let (_, handle) = runtime.block_on(crate::lane_tasks::claim_lane(&connection, lane, "second"));
+    runtime.block_on(handle.claimed()).unwrap();
+    assert_eq!(first.lost.recv_timeout(WAIT_MAX), Ok(lane));
+    assert!(!first.step.may_deliver(lane));
+    first.end();
+}
+
+#[test]
+fn servers_that_fail_before_lanes_are_claimed_do_not_keep_a_node_from_accepting() {
+    let (_runtime, mut servers) = servers();
+    let home = tempfile::tempdir().unwrap();
+    let path = folder(&home, "first");
+    let first = TestNode::start(servers.config("first"), &path);
+    let before = first.accept(100);
+    first.end();
+    let first = TestNode::start_between(without_copies(&servers, "first"), &path, || servers.kill(0));
+    assert_eq!(first.recovered, [before]);
+    await_that("a local lane takes mail", || first.try_accept().is_ok());
+    assert!(!first.step.may_deliver(LaneId::of(before)));
+    servers.resume(0);
+    await_that("its lane is claimed", || first.step.may_deliver(LaneId::of(before)));
+    await_that("its lane takes mail", || LaneId::of(first.spool.new_id()) == LaneId::of(before));
+    assert!(first.lost.try_recv().is_err());
+    first.end();
+}
+
+#[test]
+fn servers_that_fail_while_a_node_joins_do_not_keep_it_from_accepting() {
+    let (runtime, servers) = servers();
+    let home = tempfile::tempdir().unwrap();
+    let path = folder(&home, "first");
+    let first = TestNode::start(servers.config("first"), &path);
+    let before = first.accept(100);
+    first.end();
+    let config = without_copies(&servers, "first");
+    // The first thing that a node asks when it joins.
+    let asked = runtime.block_on(servers.listen("node.first.presence"));
+    let servers = Mutex::new(servers);
+    std::thread::scope(|scope| {
+        let killing = &servers;
+        scope.spawn(move || {
+            runtime.block_on(asked);
+            killing.lock().unwrap().kill(0);
+        });
+        let first = TestNode::start(config, &path);
+        assert_eq!(first.recovered, []);
+        first.try_accept().unwrap();
+        servers.lock().unwrap().resume(0);
+        assert_eq!(first.await_adopted(1), [before]);
+        await_that("its lane is claimed", || first.step.may_deliver(LaneId::of(before)));
+        first.end();
+    });
 }

@@ -20,7 +20,7 @@ use tempfile::TempDir;
 use crate::lane_tasks::envelope;
 use crate::servers::NatsServers;
 
-const WAIT_MAX: Duration = Duration::from_secs(60);
+pub(crate) const WAIT_MAX: Duration = Duration::from_secs(60);
 const SEGMENT_BYTES: u64 = 4 << 20;
 
 /// How long a lane that was taken over is finished before it is closed.
@@ -52,7 +52,7 @@ pub(crate) struct TestNode {
     /// What was on its own disk.
     pub(crate) recovered: Vec<QueueId>,
     admitted: Receiver<Vec<LiveMessage>>,
-    lost: Receiver<LaneId>,
+    pub(crate) lost: Receiver<LaneId>,
 }
 
 impl TestNode {
@@ -61,7 +61,11 @@ impl TestNode {
     }
 
     /// Calls `on_log` with each text that is logged, before it goes on.
-    fn start_with(config: ClusterConfig, folder: &Path, on_log: Box<dyn Fn(&str) + Send + Sync>) -> TestNode {
+    pub(crate) fn start_with(
+        config: ClusterConfig,
+        folder: &Path,
+        on_log: Box<dyn Fn(&str) + Send + Sync>,
+    ) -> TestNode {
         TestNode::start_with_segments(config, folder, SEGMENT_BYTES, on_log)
     }
 
@@ -70,6 +74,21 @@ impl TestNode {
         folder: &Path,
         segment_bytes: u64,
         on_log: Box<dyn Fn(&str) + Send + Sync>,
+    ) -> TestNode {
+        TestNode::start_in_steps(config, folder, segment_bytes, on_log, || {})
+    }
+
+    /// Calls `between` when the node has joined, and before it claims its lanes.
+    pub(crate) fn start_between(config: ClusterConfig, folder: &Path, between: impl FnOnce()) -> TestNode {
+        TestNode::start_in_steps(config, folder, SEGMENT_BYTES, Box::new(|_| {}), between)
+    }
+
+    fn start_in_steps(
+        config: ClusterConfig,
+        folder: &Path,
+        segment_bytes: u64,
+        on_log: Box<dyn Fn(&str) + Send + Sync>,
+        between: impl FnOnce(),
     ) -> TestNode {
         let (tell_lost, lost) = channel();
         let tell_lost: Mutex<Sender<LaneId>> = Mutex::new(tell_lost);
@@ -86,6 +105,7 @@ impl TestNode {
         let (admit, admitted) = channel();
         let admit = Mutex::new(admit);
         let step = starting.step();
+        between();
         let node = starting.start(&spool, Box::new(move |live| drop(admit.lock().unwrap().send(live)))).unwrap();
         TestNode { spool, node, step, recovered, admitted, lost }
     }
@@ -210,8 +230,9 @@ pub(crate) fn await_that(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 /// Waits until all mail of a node's lane is in its stream, and the folder says so for this epoch.
-fn await_copied(folder: &Path, epoch: u32) {
-    let is_copied = || std::fs::read_to_string(folder.join("copied")).is_ok_and(|text| text == epoch.to_string());
+pub(crate) fn await_copied(folder: &Path, epoch: u32) {
+    let expected = format!("{epoch} copied");
+    let is_copied = || std::fs::read_to_string(folder.join("copied")).is_ok_and(|text| text == expected);
     await_that("the lane is copied", is_copied);
 }
 

@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use cluster::{ClusterConfig, Connection, NatsServer};
+use futures_util::StreamExt;
 use spool::LaneId;
 use tempfile::TempDir;
 
@@ -91,6 +92,17 @@ impl NatsServers {
         let client = async_nats::connect(format!("127.0.0.1:{}", self.servers[0].port)).await.unwrap();
         let context = async_nats::jetstream::new(client);
         context.publish(format!("mailrace.test.lane.{lane}.log"), bytes.into()).await.unwrap().await.unwrap();
+    }
+
+    /// Subscribes to a subject of the cluster. What it returns ends with the first message, which gets no answer.
+    pub(crate) async fn listen(&self, subject: &str) -> impl Future<Output = ()> + Send + use<> {
+        let client = async_nats::connect(format!("127.0.0.1:{}", self.servers[0].port)).await.unwrap();
+        let mut messages = client.subscribe(format!("mailrace.test.{subject}")).await.unwrap();
+        client.flush().await.unwrap();
+        async move {
+            assert!(messages.next().await.is_some());
+            drop(client);
+        }
     }
 
     /// The number of the server that leads the stream of a lane.

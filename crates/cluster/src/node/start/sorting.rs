@@ -14,10 +14,20 @@ use crate::node::folders::{AdoptedFolder, Aside, LaneFolders, OwnFolder};
 use crate::node::{NodeError, NodeParts};
 use crate::{Connection, StreamError};
 
+/// Answers other processes with the name of this node, until it is dropped: a further attempt to join would be
+/// answered by the one before.
+pub(in crate::node) struct NameKeeper(AbortHandle);
+
+impl Drop for NameKeeper {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
 /// What is known when the servers have answered.
 pub(super) struct JoinedNode {
     /// Answers other processes with the name of this node.
-    pub(super) name_keeper: AbortHandle,
+    pub(super) name_keeper: NameKeeper,
     /// Lanes in their own folders that are still this node's.
     pub(super) own: Vec<OwnFolder>,
     /// The others.
@@ -45,24 +55,18 @@ impl JoinedNode {
             set_up_shared(connection, parts).await?;
             FolderSorting { connection, folders, parts, open }.run().await
         };
-        match sorted.await {
-            Ok((own, adopted)) => Ok(JoinedNode { name_keeper, own, adopted }),
-            Err(error) => {
-                // Otherwise this process would answer itself at the next attempt.
-                name_keeper.abort();
-                Err(error)
-            }
-        }
+        let (own, adopted) = sorted.await?;
+        Ok(JoinedNode { name_keeper, own, adopted })
     }
 }
 
 /// Ends the start if another process has the name; answers those that want it from now on.
-async fn take_name(connection: &Connection, parts: &NodeParts) -> Result<AbortHandle, NodeError> {
+async fn take_name(connection: &Connection, parts: &NodeParts) -> Result<NameKeeper, NodeError> {
     if connection.is_name_taken().await {
         return Err(NodeError::NameTaken(parts.config.node.clone()));
     }
     let keeper = until_answered(&*parts.log, || connection.keep_name()).await;
-    Ok(tokio::spawn(keeper).abort_handle())
+    Ok(NameKeeper(tokio::spawn(keeper).abort_handle()))
 }
 
 /// Makes the streams that all nodes share, and tells which nodes have other settings.
@@ -108,10 +112,10 @@ impl FolderSorting<'_> {
         // go last: while one is there, an interrupted start decides the same again.
         if !lost.is_empty() {
             for folder in std::mem::take(&mut ours) {
-                folder.set_aside(Aside::Adopted).map_err(|error| self.failed(error.into()))?;
+                folder.set_aside(Aside::Adopted).map_err(|error| self.failed(error))?;
             }
             for folder in lost {
-                folder.set_aside(Aside::Fenced).map_err(|error| self.failed(error.into()))?;
+                folder.set_aside(Aside::Fenced).map_err(|error| self.failed(error))?;
             }
         }
         Ok((ours, self.adopted().await?))
