@@ -224,5 +224,40 @@ class Operator(OutboundCase):
         return subprocess.run(argv, capture_output=True, timeout=60)
 
 
+class ActsAndRestarts(OutboundCase):
+    """A hold of many messages, of which only one can be recorded at a time."""
+
+    MESSAGES = 100
+
+    def setUp(self):
+        super().setUp()
+        hop = self.host(script={"RCPT": "450 4.2.1 later"})
+        limit = "\n[queues]\nunrecorded = 2\n"
+        self.server = self.start(extra=route("one.test", f"[127.0.0.1]:{hop.port}") + limit)
+        for _ in range(self.MESSAGES):
+            self.send(self.server, "bob@one.test")
+        await_that(lambda: len(mail_events(self.server, "deferred")) == self.MESSAGES, "all deferred", self.server)
+
+    def held(self):
+        return int(self.server._queue("list", "--count", "--state", "held").split()[0])
+
+    def test_a_hold_that_was_answered_survives_a_kill(self):
+        """It was answered before it was recorded; the mail left after the restart."""
+        self.assertIn(f"{self.MESSAGES} recipients", self.server._queue("hold", "--all"))
+        self.server.kill()
+        self.server.start()
+        self.assertEqual(self.held(), self.MESSAGES)
+
+    def test_a_stop_records_what_a_hold_has_selected(self):
+        """The stop dropped what was selected and not recorded."""
+        argv = [str(self.server.binary), "queue", "hold", "--all", "--config", str(self.server.config)]
+        with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as hold:
+            await_event(self.server, "held")
+            self.server.terminate()
+            hold.communicate(timeout=60)
+        self.server.start()
+        self.assertEqual(self.held(), self.MESSAGES)
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -3,7 +3,7 @@
 //! Actions run the same way, are logged with who asked for them and their result, and change nothing
 //! but what they name. The control socket and the HTTP API are two ways to the same functions.
 
-mod acts;
+pub(crate) mod acts;
 mod explain;
 mod pauses;
 mod process;
@@ -109,11 +109,11 @@ impl ControlHandler {
             ControlRequest::List(filter) => self.list(filter, out)?,
             ControlRequest::ListOldest { limit, filter } => self.list_oldest(limit, filter, out)?,
             ControlRequest::Summary { by, filter } => write_rows(&self.summary(by, filter)?, out)?,
-            ControlRequest::Hold(order) => writeln!(out, "{}", self.act(caller, OperatorAction::Hold, order)?)?,
-            ControlRequest::Release(order) => writeln!(out, "{}", self.act(caller, OperatorAction::Release, order)?)?,
-            ControlRequest::Retry(order) => writeln!(out, "{}", self.act(caller, OperatorAction::Retry, order)?)?,
-            ControlRequest::Remove(order) => writeln!(out, "{}", self.act(caller, OperatorAction::Remove, order)?)?,
-            ControlRequest::Bounce(order) => writeln!(out, "{}", self.act(caller, OperatorAction::Bounce, order)?)?,
+            ControlRequest::Hold(order) => self.write_act(caller, OperatorAction::Hold, order, out)?,
+            ControlRequest::Release(order) => self.write_act(caller, OperatorAction::Release, order, out)?,
+            ControlRequest::Retry(order) => self.write_act(caller, OperatorAction::Retry, order, out)?,
+            ControlRequest::Remove(order) => self.write_act(caller, OperatorAction::Remove, order, out)?,
+            ControlRequest::Bounce(order) => self.write_act(caller, OperatorAction::Bounce, order, out)?,
             ControlRequest::Pause(request) => write_rows(&[self.pause(caller, request)?], out)?,
             ControlRequest::Resume(request) => self.resume(caller, request)?,
             ControlRequest::Pauses => write_rows(&self.pauses()?, out)?,

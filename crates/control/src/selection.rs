@@ -11,8 +11,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use mail::{Envelope, QueueId, Timestamp};
-use queue::{DestinationId, OperatorAction, Queues, RecipientView};
-use spool::Spool;
+use queue::{DestinationId, OperatorAction, PickCount, Queues, RecipientView, TrackedAction};
+use spool::{ReadError, Spool};
 
 use super::recipient_filter::{QueueFilter, RecipientFilter, UnknownQueue};
 use super::request::ActionRequest;
@@ -203,7 +203,7 @@ impl ActionPart {
         let mut queue_filter = QueueFilter::new(filter, queues, now)?;
         if filter.names_destinations() {
             let entries: Vec<RecipientView> = match self {
-                ActionPart::NamedMessages => filter.id.iter().flat_map(|id| queues.message_recipients(id.0)).collect(),
+                ActionPart::NamedMessages => queues.recipients_of_messages(&named_messages(filter)),
                 ActionPart::Slots(slots) => {
                     queues.recipients_in_slots(slots.clone()).into_iter().map(|(_, entry)| entry).collect()
                 }
@@ -216,25 +216,26 @@ impl ActionPart {
     fn pick<R: Clone>(
         &self,
         queues: &mut Queues<R>,
-        act: OperatorAction,
+        act: TrackedAction,
         filter: &RecipientFilter,
         now: Timestamp,
         choose: &mut dyn FnMut(&RecipientView) -> bool,
-    ) {
+    ) -> PickCount {
         match self {
             ActionPart::NamedMessages => {
-                let ids: Vec<QueueId> = filter.id.iter().map(|id| id.0).collect();
-                queues.pick_message_recipients_for_action(act, now, &ids, choose);
+                queues.pick_message_recipients_for_action(act, now, &named_messages(filter), choose)
             }
-            ActionPart::Slots(slots) => {
-                queues.pick_recipients_for_action(act, now, slots.clone(), choose);
-            }
+            ActionPart::Slots(slots) => queues.pick_recipients_for_action(act, now, slots.clone(), choose),
         }
     }
 }
 
-/// The recipients of a part that an action may apply to, so that the caller can read their messages first.
-/// Only the queue knows which these are: it is asked to pick, and every pick is declined.
+fn named_messages(filter: &RecipientFilter) -> Vec<QueueId> {
+    filter.id.iter().map(|id| id.0).collect()
+}
+
+/// The recipients of a part that an action may apply to, or would if they were not in an attempt, so that the
+/// caller can read their messages first. Only the queue knows which these are: it is asked to pick, in a dry run.
 pub(super) fn candidates<R: Clone>(
     queues: &mut Queues<R>,
     act: OperatorAction,
@@ -244,11 +245,13 @@ pub(super) fn candidates<R: Clone>(
 ) -> Result<Vec<RecipientId>, UnknownQueue> {
     let mut queue_filter = part.queue_filter(queues, filter, now)?;
     let mut candidates = Vec::new();
-    part.pick(queues, act, filter, now, &mut |entry| {
-        if queue_filter.passes(entry) {
+    let dry_run = TrackedAction { dry_run: true, ..act.into() };
+    part.pick(queues, dry_run, filter, now, &mut |entry| {
+        let passes = queue_filter.passes(entry);
+        if passes {
             candidates.push((entry.id, entry.ordinal));
         }
-        false
+        passes
     });
     Ok(candidates)
 }
@@ -257,21 +260,18 @@ pub(super) fn candidates<R: Clone>(
 /// many. A dry run only counts.
 pub(super) fn apply_action<R: Clone>(
     queues: &mut Queues<R>,
-    act: OperatorAction,
+    act: impl Into<TrackedAction>,
     order: &ActionRequest,
     part: &ActionPart,
     recipients: Option<&HashSet<RecipientId>>,
     now: Timestamp,
-) -> Result<usize, UnknownQueue> {
+) -> Result<PickCount, UnknownQueue> {
     let mut queue_filter = part.queue_filter(queues, &order.filter, now)?;
-    let mut count = 0;
-    part.pick(queues, act, &order.filter, now, &mut |entry| {
-        let is_selected = recipients.is_none_or(|recipients| recipients.contains(&(entry.id, entry.ordinal)))
-            && queue_filter.passes(entry);
-        count += usize::from(is_selected);
-        is_selected && !order.dry_run
-    });
-    Ok(count)
+    let act = TrackedAction { dry_run: order.dry_run, ..act.into() };
+    Ok(part.pick(queues, act, &order.filter, now, &mut |entry| {
+        recipients.is_none_or(|recipients| recipients.contains(&(entry.id, entry.ordinal)))
+            && queue_filter.passes(entry)
+    }))
 }
 
 /// A message: its envelope and its size in bytes.
@@ -281,20 +281,28 @@ pub(super) type StoredMessage = (Envelope, u64);
 pub(super) struct StoredMessageReader<'a> {
     spool: &'a Spool,
     last: Option<(QueueId, Option<StoredMessage>)>,
+    unreadable: usize,
 }
 
 impl<'a> StoredMessageReader<'a> {
     pub(super) fn new(spool: &'a Spool) -> Self {
-        StoredMessageReader { spool, last: None }
+        StoredMessageReader { spool, last: None, unreadable: 0 }
     }
 
     /// None if the message is gone or cannot be read.
     pub(super) fn read(&mut self, id: QueueId) -> Option<&StoredMessage> {
         if self.last.as_ref().is_none_or(|(last, _)| *last != id) {
-            let stored = self.spool.message(id).ok();
+            let stored = self.spool.message(id);
+            self.unreadable += usize::from(matches!(&stored, Err(error) if !matches!(error, ReadError::Unknown)));
+            let stored = stored.ok();
             self.last = Some((id, stored.map(|stored| (stored.envelope, stored.body.len()))));
         }
         self.last.as_ref()?.1.as_ref()
+    }
+
+    /// How many messages are there and cannot be read.
+    pub(super) fn unreadable(&self) -> usize {
+        self.unreadable
     }
 }
 
@@ -372,7 +380,7 @@ mod tests {
         ];
         let number = |dry_run: bool| {
             acts.map(|act| {
-                apply_action(&mut sample::queues().queues, act, &order(&[], dry_run), &ALL, None, NOW).unwrap()
+                apply_action(&mut sample::queues().queues, act, &order(&[], dry_run), &ALL, None, NOW).unwrap().picked
             })
         };
         assert_eq!(number(true), [3, 1, 2, 4, 4]);
@@ -385,6 +393,7 @@ mod tests {
         let run = |queues: &mut Queues<()>, dry_run| {
             apply_action(queues, OperatorAction::Retry, &order(&["--error", "greylisted"], dry_run), &ALL, None, NOW)
                 .unwrap()
+                .picked
         };
         assert_eq!([run(&mut queues, true), run(&mut queues, true), run(&mut queues, false)], [2, 2, 2]);
         assert_eq!(run(&mut queues, true), 0);
@@ -401,7 +410,10 @@ mod tests {
         let id = |sequence| QueueId::new(mail::SpoolId::new(7), 0, sequence);
         assert_eq!(selected, [(id(1), 1), (id(2), 0)]);
         let recipients = HashSet::from([(id(2), 0), (id(3), 0)]);
-        assert_eq!(apply_action(&mut queues, OperatorAction::Hold, &filter, &ALL, Some(&recipients), NOW).unwrap(), 1);
+        assert_eq!(
+            apply_action(&mut queues, OperatorAction::Hold, &filter, &ALL, Some(&recipients), NOW).unwrap().picked,
+            1
+        );
     }
     #[test]
     fn the_parts_of_a_queue_are_all_of_it_once() {
@@ -443,7 +455,7 @@ mod tests {
         let (mut picked, mut removed, mut arrived) = (0, BTreeSet::new(), 100);
         for slots in parts_of(queues.slot_count(), 16) {
             let part = ActionPart::Slots(slots);
-            picked += apply_action(&mut queues, OperatorAction::Remove, &remove, &part, None, NOW).unwrap();
+            picked += apply_action(&mut queues, OperatorAction::Remove, &remove, &part, None, NOW).unwrap().picked;
             // The scheduler has the thread: it ends the actions, and takes new mail.
             while let Some(attempt) = queues.next_attempt(NOW) {
                 assert_eq!(attempt.purpose, AttemptPurpose::Action(OperatorAction::Remove));

@@ -45,6 +45,12 @@ impl Reclassification {
         });
     }
 
+    /// Recipients that were picked, and that an operator's action took over: they are picked again once they
+    /// return.
+    pub(super) fn add_returning(&mut self, recipients: Vec<(QueueId, u32)>) {
+        self.0.extend(recipients);
+    }
+
     /// Picks recipients that have returned, and forgets those that will not.
     pub(super) fn pick_returned(&mut self, queues: &mut Queues) {
         if self.0.is_empty() {

@@ -40,6 +40,9 @@ const SLEEP_MAX: Duration = Duration::from_secs(60);
 /// The interval for reclassifying mail that returned from attempts to retired queues or outdated
 /// destinations. Each pass looks at every recipient.
 const RECLASSIFY_INTERVAL: Duration = Duration::from_secs(5);
+/// While recipients that an operator's action has picked are not recorded, stopping takes this long at the most:
+/// less than [`Dispatcher::stop`](super::Dispatcher::stop) waits.
+const RECORD_ACTIONS_TIME_MAX: Duration = Duration::from_secs(50);
 /// Attempts dispatched before the next messages are read.
 const DISPATCHES_MAX: usize = 1000;
 
@@ -144,13 +147,20 @@ impl Scheduler {
 
     /// We are stopping, and nothing is in progress or the time is up.
     fn is_over(&self) -> bool {
-        let is_idle = self.queues.recipients_in_flight() == 0 && self.queues.unrecorded_attempts() == 0;
-        self.stopping.is_some_and(|since| is_idle || now().since(since) >= STOP_TIME_MAX)
+        let is_idle = self.queues.recipients_in_flight() == 0
+            && self.queues.unrecorded_attempts() == 0
+            && !self.queues.has_unreported_actions();
+        self.stopping.is_some_and(|since| is_idle || now().since(since) >= self.stop_time_max())
+    }
+
+    /// Attempts that are cut off are made again after the next start. Actions are not, so they get more time.
+    fn stop_time_max(&self) -> Duration {
+        if self.queues.has_unreported_actions() { RECORD_ACTIONS_TIME_MAX } else { STOP_TIME_MAX }
     }
 
     fn sleep_time(&self) -> Duration {
         let due = match self.stopping {
-            Some(since) => Some(since + STOP_TIME_MAX),
+            Some(since) => Some(since + self.stop_time_max()),
             None => self.queues.next_deadline(),
         };
         // One millisecond more, since the queue's clock counts whole ones.
@@ -283,6 +293,7 @@ impl Scheduler {
     /// Reclassifies recipients in retired queues, and those whose attempts return them to an
     /// outdated destination.
     fn pick_for_reclassification(&mut self) {
+        self.reclassification.add_returning(self.queues.take_unclassified());
         let is_too_early = self.reclassify_at.is_some_and(|at| Instant::now() < at);
         if !is_too_early && self.has_recipients_to_reclassify() {
             if self.queues.has_retired_recipients() {
@@ -301,11 +312,16 @@ impl Scheduler {
     fn dispatch(&mut self) -> bool {
         let now = now();
         for _ in 0..DISPATCHES_MAX {
-            if self.stopping.is_some() {
-                return true;
+            let next = match self.stopping {
+                Some(_) => self.queues.next_action(),
+                None => self.queues.next_attempt(now),
+            };
+            let Some(attempt) = next else { return true };
+            match (self.stopping, &attempt.purpose) {
+                // The next start classifies all mail.
+                (Some(_), AttemptPurpose::Reclassify) => self.forget(attempt),
+                _ => self.send(attempt),
             }
-            let Some(attempt) = self.queues.next_attempt(now) else { return true };
-            self.send(attempt);
         }
         false
     }
@@ -375,7 +391,7 @@ impl Scheduler {
             AttemptPurpose::Action(act) => act == OperatorAction::Retry,
         };
         match is_plain {
-            true => self.queues.report_verdicts(now, attempt_outcome.attempt, &attempt_outcome.verdicts),
+            true => self.report_recorded(now, attempt_outcome),
             false => self.newly_ended.push(attempt_outcome),
         }
     }
@@ -455,8 +471,15 @@ impl Scheduler {
         let now = now();
         for attempt_outcome in attempt_outcomes {
             self.workers.outcome_handler.log_recorded(&attempt_outcome, now);
-            self.queues.report_verdicts(now, attempt_outcome.attempt, &attempt_outcome.verdicts);
+            self.report_recorded(now, attempt_outcome);
         }
+    }
+
+    /// Reports what is durable, or needs no record.
+    fn report_recorded(&mut self, now: Timestamp, attempt_outcome: AttemptOutcome) {
+        let AttemptOutcome { mut attempt, verdicts, .. } = attempt_outcome;
+        attempt.note_recorded();
+        self.queues.report_verdicts(now, attempt, &verdicts);
     }
 
     /// Keeps outcomes that the spool cannot take now; the recipients stay in flight.

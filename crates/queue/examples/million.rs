@@ -86,10 +86,11 @@ fn pick_half(queues: &mut Queues<()>) -> (u64, Vec<Duration>) {
     let (mut held, mut parts) = (0, Vec::new());
     for from in (0..queues.slot_count()).step_by(SLOTS_PER_PART as usize) {
         let start = Instant::now();
-        held +=
-            queues.pick_recipients_for_action(OperatorAction::Hold, NOW, from..from + SLOTS_PER_PART, &mut |entry| {
+        held += queues
+            .pick_recipients_for_action(OperatorAction::Hold, NOW, from..from + SLOTS_PER_PART, &mut |entry| {
                 entry.ordinal % 2 == 1 || entry.id.sequence() % 2 == 1
-            }) as u64;
+            })
+            .picked as u64;
         parts.push(start.elapsed());
     }
     (held, parts)

@@ -1,10 +1,11 @@
 //! The inputs and outputs of the queues: admissions, routes, attempts, contacts.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use mail::{QueueId, Reply, Timestamp};
 
-use crate::{DestinationId, NextHopLimits};
+use crate::{ActProgress, DestinationId, NextHopLimits};
 
 /// A message to deliver, just accepted or recovered from the spool after a restart. Each is
 /// admitted once.
@@ -101,6 +102,18 @@ pub struct Attempt<R> {
     pub(crate) routing_version: u32,
     /// The next hop's epoch when it left: attempts of one epoch shrink its concurrency only once.
     pub(crate) epoch: u32,
+    /// The counts of the operator's action, until the attempt is counted there.
+    pub(crate) act: Option<Arc<ActProgress>>,
+}
+
+impl<R> Attempt<R> {
+    /// The outcome of an operator's action is durable, or needs no record. Call it before
+    /// [`Queues::report_verdicts`](crate::Queues::report_verdicts), which otherwise counts the action as not done.
+    pub fn note_recorded(&mut self) {
+        if let Some(act) = self.act.take() {
+            act.note_recorded(self.count);
+        }
+    }
 }
 
 /// The purpose of an attempt.

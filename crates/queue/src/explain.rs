@@ -35,7 +35,13 @@ impl<R: Clone> Queues<R> {
     /// The queued recipients of a message. What this costs depends on their number; and if any of them
     /// waits, on the number of all that wait, with a comparison for each.
     pub fn message_recipients(&self, id: QueueId) -> Vec<RecipientView> {
-        let views = self.views_of(self.message_index.slots(id).collect());
+        self.recipients_of_messages(&[id])
+    }
+
+    /// The queued recipients of these messages, each once. However many messages these are, this looks at all
+    /// that wait once at the most.
+    pub fn recipients_of_messages(&self, ids: &[QueueId]) -> Vec<RecipientView> {
+        let views = self.views_of(self.message_index.slots_of_all(ids));
         views.into_iter().map(|(_, view)| view).collect()
     }
 
@@ -115,8 +121,10 @@ impl<R: Clone> Queues<R> {
                 retired: config.retired,
                 waiting: lane.stage_counts[RecipientStage::Waiting as usize],
                 ready: lane.stage_counts[RecipientStage::Ready as usize],
-                in_flight: lane.stage_counts[RecipientStage::InFlight as usize]
-                    + lane.stage_counts[RecipientStage::Picked as usize],
+                in_flight: [RecipientStage::InFlight, RecipientStage::Picked, RecipientStage::PickedToGoOn]
+                    .map(|stage| lane.stage_counts[stage as usize])
+                    .iter()
+                    .sum(),
                 held: lane.stage_counts[RecipientStage::Held as usize],
             }
         })
@@ -167,7 +175,9 @@ impl<R: Clone> Queues<R> {
         let others = self.recipients.entries().filter_map(|(index, recipient)| match recipient.stage {
             RecipientStage::Waiting => None,
             RecipientStage::Ready => Some((index, RecipientProgress::Ready)),
-            RecipientStage::InFlight | RecipientStage::Picked => Some((index, RecipientProgress::InFlight)),
+            RecipientStage::InFlight | RecipientStage::Picked | RecipientStage::PickedToGoOn => {
+                Some((index, RecipientProgress::InFlight))
+            }
             RecipientStage::Held => Some((index, RecipientProgress::Held)),
         });
         others.chain(self.waiting.iter().map(|wake| (wake.recipient, RecipientProgress::Waiting(wake.due))))
@@ -189,7 +199,9 @@ impl<R: Clone> Queues<R> {
         let progress = |index: u32, due: Timestamp| match self.recipients[index].stage {
             RecipientStage::Waiting => RecipientProgress::Waiting(due),
             RecipientStage::Ready => RecipientProgress::Ready,
-            RecipientStage::InFlight | RecipientStage::Picked => RecipientProgress::InFlight,
+            RecipientStage::InFlight | RecipientStage::Picked | RecipientStage::PickedToGoOn => {
+                RecipientProgress::InFlight
+            }
             RecipientStage::Held => RecipientProgress::Held,
         };
         let view = |(index, due): (u32, Timestamp)| (index, self.recipient_view(index, progress(index, due)));

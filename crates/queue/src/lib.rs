@@ -26,6 +26,7 @@
 //! growing never copies all recipients or messages. Listings and the operator's actions are one
 //! pass over all.
 
+mod act_progress;
 mod actions;
 mod attempt;
 mod clock_step;
@@ -59,9 +60,11 @@ mod wait_heap;
 
 use std::sync::Arc;
 
-use mail::{Outcome, Timestamp};
+use mail::{Outcome, QueueId, Timestamp};
 
+pub use act_progress::{ActCounts, ActProgress, TrackedAction};
 use actions::PendingActions;
+pub use actions::PickCount;
 pub use attempt::{
     AdmittedMessage, Attempt, AttemptPurpose, ContactResult, NextHopId, NextHopRoute, OperatorAction, PendingRecipient,
 };
@@ -122,6 +125,8 @@ pub struct Queues<R: Clone> {
     pending_actions: PendingActions,
     /// Actions that were returned by `next` and are not reported yet.
     actions_unrecorded: usize,
+    /// See [`Queues::take_unclassified`].
+    unclassified: Vec<(QueueId, u32)>,
     errors: ErrorTable,
     /// Departures that are wanted, and next hops that were adopted, until the caller takes them.
     departure_requests: Vec<DepartureRequest>,
@@ -164,6 +169,7 @@ impl<R: Clone> Queues<R> {
             pauses: Pauses::default(),
             pending_actions: PendingActions::new(),
             actions_unrecorded: 0,
+            unclassified: Vec::new(),
             errors: ErrorTable::new(),
             departure_requests: Vec::new(),
             newly_lame: Vec::new(),
@@ -242,6 +248,9 @@ impl<R: Clone> Queues<R> {
         assert_eq!(verdicts.len(), attempt.count, "one verdict for each recipient");
         self.finish_contact(now, &mut attempt, ContactResult::Unknown);
         self.unrecorded -= 1;
+        if let Some(act) = attempt.act.take() {
+            act.note_dropped(attempt.count);
+        }
         let is_act = matches!(attempt.purpose, AttemptPurpose::Action(_) | AttemptPurpose::Reclassify);
         let is_left_behind = self.has_moved_since(&attempt);
         self.actions_unrecorded -= usize::from(is_act);
@@ -501,6 +510,7 @@ impl<R: Clone> Queues<R> {
             holds_slot: under_way,
             routing_version: edition,
             epoch,
+            act: None,
         }
     }
 

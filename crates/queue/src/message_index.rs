@@ -39,6 +39,14 @@ impl MessageIndex {
         let sequence = id.sequence();
         lane.flat_map(move |slots| slots.range((sequence, 0)..=(sequence, u32::MAX))).map(|&(_, slot)| slot)
     }
+
+    /// The slots of the recipients of these messages, each once, in ascending order.
+    pub(crate) fn slots_of_all(&self, ids: &[QueueId]) -> Vec<u32> {
+        let mut slots: Vec<u32> = ids.iter().flat_map(|id| self.slots(*id)).collect();
+        slots.sort_unstable();
+        slots.dedup();
+        slots
+    }
 }
 
 #[cfg(test)]

@@ -6,7 +6,8 @@
 //! | ready | a sender queue at its destination | `next`, when it is its turn: in flight |
 //! | in flight | an [`Attempt`](crate::Attempt) | `report_verdicts`: waiting or ready again, held, or removed |
 //! | held | no list | `pick_recipients_for_action` |
-//! | picked | the chain of an action | `next`: in flight |
+//! | picked | the chain of an action that stops mail: hold, remove, bounce | `next`: in flight |
+//! | picked to go on | the chain of a release, a retry or a reclassification | `next`: in flight; or an action that stops mail: picked |
 
 use mail::{QueueId, Timestamp};
 
@@ -45,10 +46,11 @@ pub(crate) enum RecipientStage {
     InFlight,
     Held,
     Picked,
+    PickedToGoOn,
 }
 
 /// The number of recipients in each stage.
-pub(crate) type StageCounts = [usize; 5];
+pub(crate) type StageCounts = [usize; 6];
 
 impl Linked for QueuedRecipient {
     fn link(&mut self) -> &mut u32 {

@@ -125,7 +125,7 @@ impl<R: Clone> Queues<R> {
             .all_recipients()
             .filter(|&(index, progress)| progress != RecipientProgress::InFlight && is_retired(index));
         let chosen = chosen.map(|(index, _)| index).collect();
-        self.pick_recipients(AttemptPurpose::Reclassify, chosen)
+        self.pick_recipients(AttemptPurpose::Reclassify, None, chosen)
     }
 
     /// Picks the recipients for which `should_reclassify` returns true, in one pass over all. They
@@ -145,7 +145,7 @@ impl<R: Clone> Queues<R> {
                 chosen.push(index);
             }
         }
-        self.pick_recipients(AttemptPurpose::Reclassify, chosen)
+        self.pick_recipients(AttemptPurpose::Reclassify, None, chosen)
     }
 
     /// Releases all adopted next hops.

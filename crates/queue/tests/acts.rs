@@ -6,14 +6,16 @@ mod harness;
 use harness::*;
 use mail::{EnhancedCode, Outcome, Reply};
 use queue::{
-    AttemptPurpose, BlockReason, OperatorAction, PauseTarget, PendingRecipient, RecipientProgress, RecipientVerdict,
+    ActCounts, AttemptPurpose, BlockReason, OperatorAction, PauseTarget, PendingRecipient, PickCount,
+    RecipientProgress, RecipientVerdict, TrackedAction,
 };
 
 /// Picks recipients, then records and reports the action; returns how many were picked.
 fn act(harness: &mut Harness, act: OperatorAction, filter: impl Fn(u64) -> bool) -> usize {
     let picked = harness
         .queues
-        .pick_recipients_for_action(act, harness.now, 0..u32::MAX, &mut |entry| filter(entry.id.sequence()));
+        .pick_recipients_for_action(act, harness.now, 0..u32::MAX, &mut |entry| filter(entry.id.sequence()))
+        .picked;
     let mut reported = 0;
     while reported < picked {
         let attempt = harness.take();
@@ -57,7 +59,7 @@ fn each_act_chooses_among_the_states_that_it_makes_sense_for() {
     ] {
         let (mut harness, _flying) = in_all_states();
         assert_eq!(
-            harness.queues.pick_recipients_for_action(chosen_act, NOW, 0..u32::MAX, &mut |_| true),
+            harness.queues.pick_recipients_for_action(chosen_act, NOW, 0..u32::MAX, &mut |_| true).picked,
             expected.len(),
             "{chosen_act:?}"
         );
@@ -116,7 +118,10 @@ fn what_is_retried_is_due_now() {
 fn removed_recipients_disappear_and_bounced_ones_fail() {
     let (mut harness, flying) = in_all_states();
     assert_eq!(act(&mut harness, OperatorAction::Remove, |sequence| sequence != 4), 2);
-    assert_eq!(harness.queues.pick_recipients_for_action(OperatorAction::Bounce, NOW, 0..u32::MAX, &mut |_| true), 1);
+    assert_eq!(
+        harness.queues.pick_recipients_for_action(OperatorAction::Bounce, NOW, 0..u32::MAX, &mut |_| true).picked,
+        1
+    );
     let bounce = harness.take();
     let reply = Reply::without_enhanced_code(554, "not wanted");
     let verdict = harness.queues.compute_verdict(NOW, &bounce, Outcome::Failed(reply.clone()));
@@ -167,10 +172,93 @@ fn picked_recipients_are_not_picked_again_and_actions_need_neither_slot_nor_rout
     harness.queues.set_stopped(true);
     harness.pause(PauseTarget::Queue(STANDARD));
     harness.admit_each(1..=3, "a.example");
-    assert_eq!(harness.queues.pick_recipients_for_action(OperatorAction::Hold, NOW, 0..u32::MAX, &mut |_| true), 3);
-    assert_eq!(harness.queues.pick_recipients_for_action(OperatorAction::Remove, NOW, 0..u32::MAX, &mut |_| true), 0);
+    assert_eq!(
+        harness.queues.pick_recipients_for_action(OperatorAction::Hold, NOW, 0..u32::MAX, &mut |_| true).picked,
+        3
+    );
+    assert_eq!(
+        harness.queues.pick_recipients_for_action(OperatorAction::Remove, NOW, 0..u32::MAX, &mut |_| true).picked,
+        0
+    );
     assert_eq!((harness.queues.recipients_in_flight(), harness.progress(1)), (0, RecipientProgress::InFlight));
     assert_eq!((harness.take_all().len(), harness.queues.unrecorded_attempts()), (3, 3));
+}
+
+/// A release of a million takes a while to record. What it has picked was left out of the hold that corrects the
+/// mistake, and was delivered.
+#[test]
+fn a_hold_takes_over_what_a_release_or_a_retry_or_new_rules_have_picked() {
+    let mut harness = harness();
+    for (sequence, delay, held) in [(1, 0, true), (2, 100, false), (3, 100, false)] {
+        let pending = PendingRecipient { due: NOW + seconds(delay), held, ..harness.pending(STANDARD, "a.example", 0) };
+        let admission = harness.admission(sequence, 5, vec![pending]);
+        harness.queues.admit(NOW, &admission);
+    }
+    let release = TrackedAction::from(OperatorAction::Release);
+    harness.queues.pick_recipients_for_action(release.clone(), NOW, 0..u32::MAX, &mut |_| true);
+    harness.queues.pick_recipients_for_action(OperatorAction::Retry, NOW, 0..u32::MAX, &mut |entry| entry.id == id(2));
+    assert_eq!(harness.queues.pick_recipients_to_reclassify(&mut |entry, _| entry.id == id(3)), 1);
+    let hold = TrackedAction::from(OperatorAction::Hold);
+    let count = harness.queues.pick_recipients_for_action(hold.clone(), NOW, 0..u32::MAX, &mut |_| true);
+    assert_eq!(count, PickCount { picked: 3, in_attempt: 0 });
+    assert_eq!(release.progress.counts(), ActCounts { recorded: 0, pending: 0, dropped: 1 });
+    assert_eq!(harness.queues.take_unclassified(), [(id(3), 0)]);
+    let attempts = harness.take_all();
+    assert!(attempts.iter().all(|it| it.purpose == AttemptPurpose::Action(OperatorAction::Hold)), "{attempts:?}");
+    for mut attempt in attempts {
+        attempt.note_recorded();
+        finish(&mut harness, attempt);
+    }
+    assert_eq!(hold.progress.counts(), ActCounts { recorded: 3, pending: 0, dropped: 0 });
+    assert_eq!((harness.queue(STANDARD).held, harness.queues.has_unreported_actions()), (3, false));
+}
+
+#[test]
+fn an_action_that_stops_mail_says_how_many_were_in_an_attempt() {
+    for (act, in_attempt) in [
+        (OperatorAction::Hold, 1),
+        (OperatorAction::Remove, 1),
+        (OperatorAction::Bounce, 1),
+        (OperatorAction::Retry, 0),
+        (OperatorAction::Release, 0),
+    ] {
+        let (mut harness, _flying) = in_all_states();
+        let dry_run = TrackedAction { dry_run: true, ..act.into() };
+        let expected = harness.queues.pick_recipients_for_action(dry_run, NOW, 0..u32::MAX, &mut |_| true);
+        assert!(harness.next().is_none(), "a dry run picks none");
+        let count = harness.queues.pick_recipients_for_action(act, NOW, 0..u32::MAX, &mut |_| true);
+        assert_eq!((count, count.in_attempt), (expected, in_attempt), "{act:?}");
+        let of_others = |entry: &queue::RecipientView| entry.id != id(3);
+        let (mut others, _also_flying) = in_all_states();
+        assert_eq!(others.queues.pick_recipients_for_action(act, NOW, 0..u32::MAX, &mut { of_others }).in_attempt, 0);
+    }
+}
+
+#[test]
+fn an_action_whose_attempt_ends_without_a_record_counts_as_not_done() {
+    let mut harness = harness();
+    harness.admit_each(1..=2, "a.example");
+    let remove = TrackedAction::from(OperatorAction::Remove);
+    harness.queues.pick_recipients_for_action(remove.clone(), NOW, 0..u32::MAX, &mut |_| true);
+    assert_eq!(remove.progress.counts(), ActCounts { recorded: 0, pending: 2, dropped: 0 });
+    let mut attempt = harness.take();
+    attempt.note_recorded();
+    finish(&mut harness, attempt);
+    let attempt = harness.queues.next_action().expect("one is left");
+    assert_eq!(remove.progress.counts(), ActCounts { recorded: 1, pending: 1, dropped: 0 });
+    finish(&mut harness, attempt);
+    assert_eq!(remove.progress.counts(), ActCounts { recorded: 1, pending: 0, dropped: 1 });
+}
+
+/// Each id was looked up on its own, with a pass over all that wait, and an id that was given twice counted twice.
+#[test]
+fn the_recipients_of_many_messages_come_once_each() {
+    let (harness, _flying) = in_all_states();
+    let views = harness.queues.recipients_of_messages(&[id(2), id(1), id(2), id(9)]);
+    let mut found: Vec<_> = views.iter().map(|view| (view.id, view.progress)).collect();
+    found.sort_unstable_by_key(|(id, _)| *id);
+    let waiting = RecipientProgress::Waiting(NOW + seconds(100));
+    assert_eq!(found, [(id(1), waiting), (id(2), RecipientProgress::Ready)]);
 }
 
 #[test]
@@ -181,8 +269,11 @@ fn an_action_that_selects_no_recipient_changes_nothing() {
         seen += 1;
         false
     };
-    assert_eq!(harness.queues.pick_recipients_for_action(OperatorAction::Remove, NOW, 0..u32::MAX, &mut look), 0);
-    assert_eq!((seen, harness.queues.recipient_count()), (3, 4));
+    assert_eq!(
+        harness.queues.pick_recipients_for_action(OperatorAction::Remove, NOW, 0..u32::MAX, &mut look).picked,
+        0
+    );
+    assert_eq!((seen, harness.queues.recipient_count()), (4, 4));
     assert!(harness.next().is_none(), "the next hop has its one attempt, and no action is pending");
     harness.deliver(flying);
     assert_eq!(harness.drain(), [2]);

@@ -417,7 +417,10 @@ fn a_route_set_when_no_recipient_waits_does_no_harm() {
     let destination = harness.admit(1, 5, "a.example", 1);
     assert_eq!(harness.queues.next_unrouted(), Some(destination));
     assert_eq!(
-        harness.queues.pick_recipients_for_action(queue::OperatorAction::Remove, NOW, 0..u32::MAX, &mut |_| true),
+        harness
+            .queues
+            .pick_recipients_for_action(queue::OperatorAction::Remove, NOW, 0..u32::MAX, &mut |_| true)
+            .picked,
         1
     );
     let removal = harness.take();

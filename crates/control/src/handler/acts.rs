@@ -1,56 +1,178 @@
 //! The operator's actions on recipients: hold, release, retry, remove, bounce. The scheduler's thread picks the
 //! recipients of one part of the queue at a time; messages are read between, on the handler's own thread.
+//!
+//! An action has succeeded once all that was picked is recorded, so that it survives a crash. Otherwise it fails
+//! with [`UnfinishedAct`], which says how much is recorded. What was picked is recorded later, also while the
+//! server stops.
 
 use std::collections::HashSet;
+use std::fmt;
+use std::io;
 use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
-use queue::OperatorAction;
+use queue::{ActCounts, ActProgress, OperatorAction, TrackedAction};
 
-use super::{ControlHandler, ControlResult, now};
+use super::{ControlError, ControlHandler, ControlResult, now};
 use crate::request::{ActionRequest, ControlRequest};
 use crate::selection::{self, ActionPart, RecipientId, StoredMessageReader};
 use crate::text::plural;
 
+/// How long an action waits until all that it has picked is recorded.
+const RECORD_WAIT_MAX: Duration = Duration::from_secs(30);
+/// The same in a cluster, where other nodes wait for the answer for five seconds.
+const CLUSTER_RECORD_WAIT_MAX: Duration = Duration::from_secs(2);
+/// How often the counts are looked at meanwhile.
+const RECORD_POLL_INTERVAL: Duration = Duration::from_millis(5);
+
+/// What an action has done that is not left unfinished.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ActReport {
+    /// Recipients whose outcome is recorded; in a dry run, those that would be picked.
+    pub(crate) recipients: usize,
+    /// Recipients that were left out since they are in an attempt.
+    pub(crate) in_attempt: usize,
+}
+
+/// What was selected until now.
+#[derive(Default)]
+struct Selected {
+    report: ActReport,
+    /// Messages that cannot be read, so that nobody knows whether they are meant.
+    unreadable: usize,
+}
+
+/// An action that was not done in full, or is not recorded in full yet.
+#[derive(Debug, thiserror::Error)]
+pub(crate) struct UnfinishedAct {
+    counts: ActCounts,
+    unreadable: usize,
+    /// Why it ended midway.
+    error: Option<ControlError>,
+}
+
+impl fmt::Display for UnfinishedAct {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ActCounts { recorded, pending, dropped } = self.counts;
+        write!(f, "the action is unfinished: {} recorded", plural(recorded, "recipient"))?;
+        if pending > 0 {
+            write!(f, "; {pending} more picked and not recorded yet: look at the queue again")?;
+        }
+        if dropped > 0 {
+            write!(f, "; {dropped} picked and not done: a later action took them, or they cannot be recorded")?;
+        }
+        if self.unreadable > 0 {
+            write!(f, "; {} left out that cannot be read", plural(self.unreadable, "message"))?;
+        }
+        self.error.iter().try_for_each(|error| write!(f, "; it ended midway: {error}"))
+    }
+}
+
+impl UnfinishedAct {
+    /// Whether this is why there is no answer. Other errors of this type are those of the stream.
+    pub(crate) fn is_in(error: &io::Error) -> bool {
+        error.get_ref().is_some_and(|inner| inner.is::<UnfinishedAct>())
+    }
+}
+
 impl ControlHandler {
-    /// Applies an action, and returns how many recipients it selects. If the server stops meanwhile, the parts
-    /// that were done stay so.
+    /// Applies an action, and returns how many recipients it selects, once all of them are recorded.
     pub(crate) fn act(&self, caller: &str, act: OperatorAction, action: ActionRequest) -> ControlResult<usize> {
-        let order = ControlRequest::action(act, action.clone());
-        self.logged(caller, &order, |count| plural(*count, "recipient"), || self.apply(act, action))
+        Ok(self.report_act(caller, act, action)?.recipients)
     }
 
-    fn apply(&self, act: OperatorAction, action: ActionRequest) -> ControlResult<usize> {
+    /// The same for the control socket: a second line has the number of those that were left out, if there are any.
+    pub(super) fn write_act(
+        &self,
+        caller: &str,
+        act: OperatorAction,
+        action: ActionRequest,
+        out: &mut impl io::Write,
+    ) -> ControlResult<()> {
+        let ActReport { recipients, in_attempt } = self.report_act(caller, act, action)?;
+        writeln!(out, "{recipients}")?;
+        match in_attempt {
+            0 => Ok(()),
+            _ => Ok(writeln!(out, "{in_attempt}")?),
+        }
+    }
+
+    /// The same, with those that were left out. If the server stops meanwhile, the parts that were done stay so.
+    fn report_act(&self, caller: &str, act: OperatorAction, action: ActionRequest) -> ControlResult<ActReport> {
+        let order = ControlRequest::action(act, action.clone());
+        let describe = |report: &ActReport| match report.in_attempt {
+            0 => plural(report.recipients, "recipient"),
+            left_out => format!("{}; {left_out} left out: in an attempt", plural(report.recipients, "recipient")),
+        };
+        self.logged(caller, &order, describe, || self.apply(act.into(), action))
+    }
+
+    fn apply(&self, act: TrackedAction, action: ActionRequest) -> ControlResult<ActReport> {
+        let (mut selected, is_dry_run) = (Selected::default(), action.dry_run);
+        let ended = self.apply_to_all(&act, action, &mut selected);
+        if ended.is_ok() {
+            self.wait_until_recorded(&act.progress);
+        }
+        let Selected { report, unreadable } = selected;
+        let mut counts = act.progress.counts();
+        if is_dry_run {
+            counts.recorded = report.recipients;
+        }
+        match ended {
+            // Nothing was done.
+            Err(error) if counts == ActCounts::default() && unreadable == 0 => Err(error),
+            Ok(()) if counts.pending + counts.dropped + unreadable == 0 => Ok(report),
+            ended => Err(io::Error::other(UnfinishedAct { counts, unreadable, error: ended.err() }).into()),
+        }
+    }
+
+    /// Waits until nothing is pending, but not beyond shutdown.
+    fn wait_until_recorded(&self, progress: &ActProgress) {
+        let in_cluster = self.shared.cluster.is_some();
+        let deadline = Instant::now() + if in_cluster { CLUSTER_RECORD_WAIT_MAX } else { RECORD_WAIT_MAX };
+        while progress.counts().pending > 0 && Instant::now() < deadline && self.check_stopping().is_ok() {
+            thread::sleep(RECORD_POLL_INTERVAL);
+        }
+    }
+
+    fn apply_to_all(&self, act: &TrackedAction, action: ActionRequest, selected: &mut Selected) -> ControlResult<()> {
         let slot_count = self.with_queues(|queues| queues.slot_count())?;
-        let (parts, action, mut count) = (ActionPart::all(&action.filter, slot_count), Arc::new(action), 0);
+        let (parts, action) = (ActionPart::all(&action.filter, slot_count), Arc::new(action));
         for part in parts {
             self.check_stopping()?;
-            count += self.apply_to_part(act, &action, part)?;
+            self.apply_to_part(act, &action, part, selected)?;
         }
-        Ok(count)
+        Ok(())
     }
 
     fn apply_to_part(
         &self,
-        act: OperatorAction,
+        act: &TrackedAction,
         action: &Arc<ActionRequest>,
         part: ActionPart,
-    ) -> ControlResult<usize> {
+        selected: &mut Selected,
+    ) -> ControlResult<()> {
         let messages = match action.filter.needs_messages() {
-            true => Some(self.match_messages(act, action, part.clone())?),
+            true => Some(self.match_messages(act.action, action, part.clone(), &mut selected.unreadable)?),
             false => None,
         };
-        let action = action.clone();
-        Ok(self.with_queues(move |queues| {
+        let (act, action) = (act.clone(), action.clone());
+        let count = self.with_queues(move |queues| {
             selection::apply_action(queues, act, &action, &part, messages.as_ref(), now())
-        })??)
+        })??;
+        selected.report.recipients += count.picked;
+        selected.report.in_attempt += count.in_attempt;
+        Ok(())
     }
 
-    /// The recipients of a part that an action selects by their messages.
+    /// The recipients of a part that an action selects by their messages. Counts messages that cannot be read.
     fn match_messages(
         &self,
         act: OperatorAction,
         action: &Arc<ActionRequest>,
         part: ActionPart,
+        unreadable: &mut usize,
     ) -> ControlResult<HashSet<RecipientId>> {
         let asked = action.clone();
         let found = self.with_queues(move |queues| selection::candidates(queues, act, &asked.filter, &part, now()))?;
@@ -65,6 +187,24 @@ impl ControlHandler {
                 chosen.insert((id, ordinal));
             }
         }
+        *unreadable += messages.unreadable();
         Ok(chosen)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unfinished_action_says_what_is_recorded_and_what_is_not() {
+        let counts = ActCounts { recorded: 1, pending: 2, dropped: 3 };
+        let unfinished = UnfinishedAct { counts, unreadable: 1, error: Some(ControlError::Stopping) };
+        let expected = "the action is unfinished: 1 recipient recorded; 2 more picked and not recorded yet: look at the \
+                        queue again; 3 picked and not done: a later action took them, or they cannot be recorded; \
+                        1 message left out that cannot be read; it ended midway: the server is stopping";
+        assert_eq!(unfinished.to_string(), expected);
+        assert!(UnfinishedAct::is_in(&io::Error::other(unfinished)));
+        assert!(!UnfinishedAct::is_in(&io::ErrorKind::BrokenPipe.into()));
     }
 }
