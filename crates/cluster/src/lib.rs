@@ -21,6 +21,7 @@ mod lane_task;
 mod names;
 mod node;
 pub mod record;
+pub mod slots;
 mod step;
 mod thread;
 

@@ -26,6 +26,7 @@ mod lost_mail;
 mod replay;
 mod requests;
 mod sharing;
+mod slots;
 mod start;
 mod usage;
 mod watch;

@@ -15,6 +15,8 @@ const OBSTACLES = {
     `the next hop interrupted ${plural(it.messages, "message")} in a row${beside(it, error)}; trying one message at a time, the next ${when(it.next_attempt)}`,
   "rate-limit": (it) => `the rate limit of the next hop is reached; next message ${when(it.next_attempt)}`,
   "next-hop-full": (it) => `the next hop has ${plural(it.attempts, "attempt")}, its current limit (${it.attempts_max})`,
+  "slots-elsewhere": (it) =>
+    `the next hop has ${plural(it.attempts, "attempt")}, all that other nodes leave to this one now (${it.attempts_max} of ${it.cluster_max})`,
   "queue-full": (it) => `the queue ${it.queue} has ${plural(it.attempts, "attempt")}, its limit (${it.attempts_max})`,
   adopted: (it) =>
     `the next hop failed or was slow ${duration(it.trouble_age_seconds)} ago and is served by the queue ${it.queue}, with fewer attempts, until it has worked well for ${duration(it.release_after_seconds)}`,

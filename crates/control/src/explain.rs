@@ -32,6 +32,9 @@ fn obstacle<'a>(reason: &BlockReason, now: Timestamp, name: impl Fn(QueueNumber)
         }
         BlockReason::Rate { until } => Obstacle::RateLimit { next_attempt: due_time(until, now) },
         BlockReason::NextHopFull { attempts, max } => Obstacle::NextHopFull { attempts, attempts_max: max },
+        BlockReason::SlotsElsewhere { attempts, granted, max } => {
+            Obstacle::SlotsElsewhere { attempts, attempts_max: granted, cluster_max: max }
+        }
         BlockReason::QueueFull { queue, attempts, max } => {
             Obstacle::QueueFull { queue: name(queue), attempts, attempts_max: max }
         }
@@ -91,6 +94,7 @@ mod tests {
             },
             BlockReason::Rate { until: NOW + HOUR / 60 },
             BlockReason::NextHopFull { attempts: 1, max: 1 },
+            BlockReason::SlotsElsewhere { attempts: 2, granted: 2, max: 5 },
             BlockReason::QueueFull { queue: lame, attempts: 75, max: 75 },
             BlockReason::Adopted { queue: lame, release_after: HOUR, since: NOW - HOUR / 2 },
         ];

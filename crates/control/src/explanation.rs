@@ -576,6 +576,15 @@ pub enum Obstacle {
         /// The limit now.
         attempts_max: usize,
     },
+    /// The next hop has all attempts that the other nodes of the cluster leave to this one now.
+    SlotsElsewhere {
+        /// Attempts in progress.
+        attempts: usize,
+        /// The limit of this node now.
+        attempts_max: usize,
+        /// The limit of all nodes.
+        cluster_max: usize,
+    },
     /// The queue has all attempts that it may have.
     QueueFull {
         /// The queue.

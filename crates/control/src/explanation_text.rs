@@ -286,6 +286,10 @@ pub fn obstacle_sentence(obstacle: &Obstacle) -> String {
         Obstacle::NextHopFull { attempts, attempts_max } => {
             format!("the next hop has {}, its current limit ({attempts_max})", plural(*attempts, "attempt"))
         }
+        Obstacle::SlotsElsewhere { attempts, attempts_max, cluster_max } => format!(
+            "the next hop has {}, all that other nodes leave to this one now ({attempts_max} of {cluster_max})",
+            plural(*attempts, "attempt")
+        ),
         Obstacle::QueueFull { queue, attempts, attempts_max } => {
             format!("the queue {queue} has {}, its limit ({attempts_max})", plural(*attempts, "attempt"))
         }

@@ -122,6 +122,8 @@ enum SchedulerMsg {
     WithQueues(Box<dyn FnOnce(&mut Queues) + Send>),
     /// Departures to this next hop were granted.
     Granted(Box<str>, GrantedDepartures),
+    /// How many attempts may be made to this next hop at a time.
+    GrantedSlots(Box<str>, usize),
     /// Another server has found this next hop to be lame.
     LameElsewhere(Box<str>),
     /// Reports when nothing is left to deliver.
@@ -479,6 +481,11 @@ impl SchedulerHandle {
     pub fn grant_departures(&self, next_hop: &str, first_in: Duration, interval: Duration, count: u32) {
         let first = Timestamp::from(SystemTime::now()) + first_in;
         self.send(SchedulerMsg::Granted(next_hop.into(), GrantedDepartures { first, interval, count }));
+    }
+
+    /// Sets how many attempts may be made to a next hop with a shared concurrency at a time.
+    pub fn grant_slots(&self, next_hop: &str, slots: usize) {
+        self.send(SchedulerMsg::GrantedSlots(next_hop.into(), slots));
     }
 
     /// Another server has found a next hop to be lame.

@@ -17,7 +17,7 @@ use delivery::pipe::PipeConfig;
 use delivery::remote::{NextHop, NextHopAddress, RemoteDeliveryConfig};
 use lookup::Table;
 use mail::{EnhancedCode, Outcome, Rate, Reply, Timestamp, TlsPolicyFailure};
-use queue::{ConcurrencyFeedback, ConcurrencyPolicy, DestinationId, NextHopLimits, NextHopRoute};
+use queue::{ConcurrencyFeedback, ConcurrencyPolicy, DestinationId, NextHopLimits, NextHopRoute, SharedConcurrency};
 use route::{DomainPattern, NextHopHosts, Route, RouteAnswer, Router};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
@@ -260,7 +260,10 @@ impl RouteResolver {
         else {
             return no_route(Outcome::Deferred(no_transport()), Vec::new());
         };
-        let (config, limits) = self.apply_override(&hosts, config, limits);
+        let (config, mut limits) = self.apply_override(&hosts, config, limits);
+        if is_on_this_host(&hosts) {
+            limits.shared_concurrency = None;
+        }
         let tier = |tier: Vec<route::Host>| tier.into_iter().flat_map(targets).collect();
         let tiers = hosts.tiers.into_iter().map(tier).collect();
         let hop = NextHop {
@@ -283,6 +286,8 @@ impl RouteResolver {
         let Some(peer_override) = self.routing.transports.override_for(hosts) else { return (config, limits) };
         if let Some(connections) = peer_override.connections {
             limits.concurrency.max = connections;
+            let idle = config.connections.idle_time_max;
+            limits.shared_concurrency = limits.is_rate_shared.then_some(SharedConcurrency { idle });
         }
         limits.rate = peer_override.rate.or(limits.rate);
         limits.recipients_per_attempt_max = peer_override.recipients_per_message.or(limits.recipients_per_attempt_max);
@@ -291,6 +296,14 @@ impl RouteResolver {
         }
         (config, limits)
     }
+}
+
+/// Each server has its own next hop of this kind, such as a content filter: no limit of it is for others.
+fn is_on_this_host(hosts: &NextHopHosts) -> bool {
+    hosts.tiers.iter().flatten().flat_map(|host| &host.endpoints).all(|endpoint| match endpoint {
+        route::Endpoint::Tcp(address) => address.ip().to_canonical().is_loopback(),
+        route::Endpoint::Unix(_) => true,
+    })
 }
 
 /// Each address of a host is a target of its own, in the order to try.

@@ -212,6 +212,7 @@ impl Scheduler {
             SchedulerMsg::SetDelivery(delivery) => self.set_delivery(delivery),
             SchedulerMsg::WithQueues(question) => question(&mut self.queues),
             SchedulerMsg::Granted(next_hop, granted) => self.queues.grant_departures(now(), &next_hop, granted),
+            SchedulerMsg::GrantedSlots(next_hop, slots) => self.queues.grant_slots(now(), &next_hop, slots),
             SchedulerMsg::LameElsewhere(next_hop) => self.queues.report_lame_elsewhere(now(), &next_hop),
             SchedulerMsg::WatchDrain(watch) => self.drain_watch = Some(watch),
             SchedulerMsg::Reconfigure(change) => self.reconfigure(*change),
@@ -260,6 +261,9 @@ impl Scheduler {
             let DepartureRequest { next_hop, interval, count } = request;
             let others = self.workers.next_hop_sharing.iter();
             others.for_each(|others| others.request_departures(&next_hop, interval, count));
+        }
+        while let Some(report) = self.queues.next_slot_report() {
+            self.workers.next_hop_sharing.iter().for_each(|others| others.report_slots(report.clone()));
         }
         while let Some(next_hop) = self.queues.next_newly_lame() {
             self.workers.next_hop_sharing.iter().for_each(|others| others.announce_lame(&next_hop));

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use cluster::departures::Departures;
+use cluster::slots::SlotUse;
 use cluster::{ClusterNode, ClusterStep, LaneRole, NodeName, NodeParts, NodeSharing, SharingCallbacks, StartingNode};
 use config::Config;
 use control::{ClusterFigures, ClusterOperator, CurrentHandler, LaneReport, NodeReplies, NodeReport, NodeSilence};
@@ -21,6 +22,7 @@ use filter::limits::{Quantity, SharedUsage};
 use intake::IntakeContext;
 use mail::{LogLevel, ServerLog};
 use parking_lot::{Mutex, RwLock};
+use queue::{SlotReport, SlotUsage};
 use server_log::Log;
 use spool::{LaneId, Spool};
 
@@ -103,6 +105,13 @@ impl NextHopSharing for ClusterSharing {
         self.0.request_departures(next_hop, interval, count);
     }
 
+    fn report_slots(&self, report: SlotReport) {
+        let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        let SlotUsage { limit, wanted, held, granted } = report.usage;
+        let (limit, wanted, held, granted) = (number(limit), number(wanted), number(held), number(granted));
+        self.0.report_slots(report.next_hop, SlotUse { limit, wanted, held, granted });
+    }
+
     fn announce_lame(&self, next_hop: &str) {
         self.0.announce_lame(next_hop);
     }
@@ -116,13 +125,14 @@ pub fn next_hop_sharing(node: &StartingNode) -> Arc<dyn NextHopSharing> {
 /// Passes on what other nodes say: to the queues, and to the throttle of logins once there is a handler.
 fn sharing_callbacks(scheduler: &SchedulerHandle, handler: &Arc<OnceLock<CurrentHandler>>) -> SharingCallbacks {
     // A handle of the scheduler is used by one thread at a time.
-    let (granted, lame) = (Mutex::new(scheduler.clone()), Mutex::new(scheduler.clone()));
+    let [granted, slots, lame] = [(); 3].map(|()| Mutex::new(scheduler.clone()));
     let (of_logins, of_limits) = (handler.clone(), handler.clone());
     SharingCallbacks {
         grant: Box::new(move |next_hop, departures| {
             let Departures { first_in, interval, count } = departures;
             granted.lock().grant_departures(next_hop, first_in, interval, count);
         }),
+        grant_slots: Box::new(move |next_hop, count| slots.lock().grant_slots(next_hop, count as usize)),
         report_lame: Box::new(move |next_hop| lame.lock().report_lame_elsewhere(next_hop)),
         count_failed_login: Box::new(move |user, client| {
             of_logins.get().into_iter().for_each(|handler| handler.count_failed_login(user, client));

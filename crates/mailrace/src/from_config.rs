@@ -340,6 +340,8 @@ pub fn transports(config: &Config, tables: &OpenTables) -> Transports {
                 let mut transport = smtp_transport_config(smtp, tables, slow_after, &system_roots);
                 // All nodes of a cluster deliver to the same next hops.
                 transport.limits.is_rate_shared = config.cluster.is_some();
+                transport.limits.shared_concurrency =
+                    transport.limits.shared_concurrency.filter(|_| config.cluster.is_some());
                 transport
             }
         };

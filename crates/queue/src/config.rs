@@ -114,11 +114,21 @@ pub struct NextHopLimits {
     /// The rate is shared with other servers: attempts wait for departures
     /// ([`Queues::next_departure_request`](crate::Queues::next_departure_request)).
     pub is_rate_shared: bool,
+    /// The maximum of the concurrency is shared with other servers: attempts wait for slots
+    /// ([`Queues::next_slot_report`](crate::Queues::next_slot_report)).
+    pub shared_concurrency: Option<SharedConcurrency>,
     /// What to do when it cannot be reached.
     pub probe: ProbePolicy,
     /// The maximum number of recipients in one attempt, in addition to the queue's limit; 0 means
     /// 1.
     pub recipients_per_attempt_max: Option<usize>,
+}
+
+/// A maximum that is shared with other servers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SharedConcurrency {
+    /// How long a connection stays open after its last attempt. Others may not use its slot before.
+    pub idle: Duration,
 }
 
 /// How many attempts are made to one next hop at a time, and how that number adapts.

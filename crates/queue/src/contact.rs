@@ -74,7 +74,7 @@ impl<R: Clone> Queues<R> {
 
     /// Schedules the hop queues of a next hop where they belong now, and sets its alarm.
     pub(crate) fn update_next_hop(&mut self, now: Timestamp, hop: u32) {
-        let (mut alarm, mut is_rate_limited) = (None, false);
+        let (mut alarm, mut is_rate_limited, mut is_waiting) = (None, false, false);
         for place in 0..self.hops[hop].home_queues.len() {
             let (home, hop_queues) =
                 (self.hops[hop].home_queues[place].queue, self.hops[hop].home_queues[place].hop_queues);
@@ -85,13 +85,14 @@ impl<R: Clone> Queues<R> {
                 let service_class = match access {
                     NextHopAccess::Open => Some(self.ready.hop_queues.service_class(hop_queue)),
                     NextHopAccess::Dead(_) => Some(ServiceClass::Refused),
-                    NextHopAccess::Full | NextHopAccess::RateLimited(_) => None,
+                    NextHopAccess::Full | NextHopAccess::WaitsForSlot | NextHopAccess::RateLimited(_) => None,
                 };
                 self.ready.hop_queues.set_position(
                     hop_queue,
                     service_class.filter(|_| !is_empty).map(|service_class| SchedulePosition { queue, service_class }),
                 );
                 is_rate_limited |= !is_empty && matches!(access, NextHopAccess::RateLimited(_));
+                is_waiting |= !is_empty && access == NextHopAccess::WaitsForSlot;
                 if let (false, NextHopAccess::RateLimited(at) | NextHopAccess::Dead(at)) = (is_empty, access) {
                     alarm = alarm.into_iter().chain(Some(at)).min();
                 }
@@ -100,10 +101,11 @@ impl<R: Clone> Queues<R> {
         if is_rate_limited {
             self.request_departures(now, hop);
         }
+        let report_at = self.report_slots(now, hop, is_waiting);
         // A due probe without a free slot waits for an attempt to end, not for the clock.
         let alarm = alarm.filter(|&at| at > now);
         let release = self.adopter.as_ref().and_then(|(_, adopt)| self.hops[hop].release_at(adopt));
-        self.hops.set_alarm(hop, alarm.into_iter().chain(release).min());
+        self.hops.set_alarm(hop, alarm.into_iter().chain(release).chain(report_at).min());
     }
 
     fn record_contact(&mut self, now: Timestamp, hop: u32, attempt: &Attempt<R>, contact: ContactResult) -> bool {

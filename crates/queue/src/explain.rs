@@ -231,6 +231,9 @@ impl<R: Clone> Queues<R> {
         let (attempts, most) = (hop.slots, hop.concurrency().min(self.per_next_hop_cap(queue)));
         if attempts >= most {
             obstacles.push(BlockReason::NextHopFull { attempts, max: most });
+        } else if let Some(granted) = hop.granted_slots().filter(|granted| attempts >= *granted) {
+            let max = hop.limits.concurrency.max.max(1);
+            obstacles.push(BlockReason::SlotsElsewhere { attempts, granted, max });
         }
     }
 

@@ -12,7 +12,7 @@
 //! | calls [`finish_contact`](Queues::finish_contact) with the result of the contact | free the slots; adapt concurrency; mark the next hop suspect, lame or dead |
 //! | calls [`compute_verdict`](Queues::compute_verdict) for each outcome, and records it durably | compute the verdicts, and change nothing |
 //! | passes the verdicts to [`report_verdicts`](Queues::report_verdicts) | remove, delay or hold the recipients |
-//! | passes on what it shares with others ([`next_departure_request`](Queues::next_departure_request), [`next_newly_lame`](Queues::next_newly_lame)) | wait for departures of a shared rate; learn which next hops are lame |
+//! | passes on what it shares with others ([`next_departure_request`](Queues::next_departure_request), [`next_slot_report`](Queues::next_slot_report), [`next_newly_lame`](Queues::next_newly_lame)) | wait for departures of a shared rate and slots of a shared concurrency; learn which next hops are lame |
 //! | passes new settings ([`reconfigure`](Queues::reconfigure)) or invalidates the routes ([`invalidate_routes`](Queues::invalidate_routes)) | apply them to everything that follows |
 //!
 //! The next recipient is chosen by queue, then single messages before bulk mail, then next hop,
@@ -55,9 +55,11 @@ mod round_robin;
 mod routes;
 mod senders;
 mod sharing;
+mod slots;
 mod views;
 mod wait_heap;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use mail::{Outcome, QueueId, Timestamp};
@@ -70,7 +72,7 @@ pub use attempt::{
 };
 pub use config::{
     ConcurrencyFeedback, ConcurrencyPolicy, HopAdoptionPolicy, NextHopLimits, ProbePolicy, QueueConfig, QueueNumber,
-    SchedulerConfig, SchedulerPolicy,
+    SchedulerConfig, SchedulerPolicy, SharedConcurrency,
 };
 pub use departures::{DepartureRequest, GrantedDepartures};
 pub use destinations::DestinationId;
@@ -87,6 +89,7 @@ use ready::{ReadyOrigin, ReadyQueues};
 use recipient::{QueuedMessage, QueuedRecipient, RecipientStage, StageCounts};
 use retry::AttemptInfo;
 pub use retry::{RecipientVerdict, RetryPolicy};
+pub use slots::{SlotReport, SlotUsage};
 pub use views::{
     BlockReason, ConcurrencyReason, DestinationView, NextHopView, PauseEnd, QueueView, RecipientProgress, RecipientView,
 };
@@ -128,8 +131,9 @@ pub struct Queues<R: Clone> {
     /// See [`Queues::take_unclassified`].
     unclassified: Vec<(QueueId, u32)>,
     errors: ErrorTable,
-    /// Departures that are wanted, and next hops that were adopted, until the caller takes them.
+    /// Departures that are wanted, slots that have changed, and next hops that were adopted, until the caller takes them.
     departure_requests: Vec<DepartureRequest>,
+    slot_reports: VecDeque<SlotReport>,
     newly_lame: Vec<Arc<str>>,
     unrecorded: usize,
     /// Incremented whenever all routes are invalidated.
@@ -172,6 +176,7 @@ impl<R: Clone> Queues<R> {
             unclassified: Vec::new(),
             errors: ErrorTable::new(),
             departure_requests: Vec::new(),
+            slot_reports: VecDeque::new(),
             newly_lame: Vec::new(),
             unrecorded: 0,
             routing_version: 0,

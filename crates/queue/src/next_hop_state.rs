@@ -22,6 +22,7 @@ use crate::departures::GrantedDepartures;
 use crate::idle_ring::IdleMark;
 use crate::interruptions::{InterruptedMessage, InterruptionTracker, MESSAGES_PER_FAILURE};
 use crate::pace::Pace;
+use crate::slots::{SharedSlots, SlotState, SlotUsage};
 use crate::{ConcurrencyFeedback, ConcurrencyReason, HopAdoptionPolicy, NextHopLimits, QueueNumber};
 
 /// The minimum delay of a probe, whatever the settings are.
@@ -49,6 +50,8 @@ pub(crate) struct NextHopState {
     pub(crate) alarm: Option<Timestamp>,
     pub(crate) idle_mark: IdleMark,
     pace: Option<Pace>,
+    /// Set while others share its concurrency, and until they know that it is not shared any more.
+    shared_slots: Option<SharedSlots>,
     /// The adapted concurrency; used while the next hop is proven.
     window: f64,
     /// The most slots held since the current round of answers began.
@@ -87,6 +90,8 @@ pub(crate) enum NextHopAccess {
     Open,
     /// Not until an attempt ends, or the operator resumes it.
     Full,
+    /// Not until others leave it a slot.
+    WaitsForSlot,
     /// Not before that time.
     RateLimited(Timestamp),
     /// It is dead: a probe may leave from that time on, if a slot is free.
@@ -98,6 +103,7 @@ impl NextHopState {
         NextHopState {
             name,
             pace: Pace::new(&limits),
+            shared_slots: limits.shared_concurrency.map(|_| SharedSlots::default()),
             limits,
             home_queues: Vec::new(),
             destinations: 0,
@@ -131,12 +137,15 @@ impl NextHopState {
             Some(pace) => pace.with_limits(&limits),
             None => Pace::new(&limits),
         };
+        if limits.shared_concurrency.is_some() {
+            self.shared_slots.get_or_insert_default();
+        }
         self.limits = limits;
         self.window = self.window.min(self.max_concurrency());
     }
 
     pub(crate) fn is_in_use(&self) -> bool {
-        self.destinations > 0 || self.attempts > 0
+        self.destinations > 0 || self.attempts > 0 || self.shared_slots.as_ref().is_some_and(SharedSlots::is_reported)
     }
 
     /// The part of a queue. It exists because destinations create it, and attempts need
@@ -200,6 +209,34 @@ impl NextHopState {
         self.pace.iter_mut().for_each(|pace| pace.grant(granted));
     }
 
+    /// Takes the slots that others leave it.
+    pub(crate) fn grant_slots(&mut self, slots: usize) {
+        self.shared_slots.iter_mut().for_each(|shared| shared.grant(slots));
+    }
+
+    /// How many attempts others allow at a time; None if they do not share it.
+    pub(crate) fn granted_slots(&self) -> Option<usize> {
+        let shared = self.shared_slots.as_ref().filter(|_| self.limits.shared_concurrency.is_some());
+        shared.map(SharedSlots::granted)
+    }
+
+    /// What to report of its slots, and when to look again. `is_waiting`: an attempt waits for nothing but
+    /// a slot.
+    pub(crate) fn poll_slots(&mut self, now: Timestamp, is_waiting: bool) -> (Option<SlotUsage>, Option<Timestamp>) {
+        let (slots, concurrency, limit) = (self.slots, self.concurrency(), self.limits.concurrency.max.max(1));
+        match (&mut self.shared_slots, self.limits.shared_concurrency) {
+            (Some(shared), Some(policy)) => {
+                shared.poll(now, SlotState { limit, idle: policy.idle, slots, concurrency, is_waiting })
+            }
+            (Some(shared), None) => {
+                let is_reported = shared.is_reported();
+                self.shared_slots = None;
+                (is_reported.then_some(SlotUsage { limit, ..SlotUsage::default() }), None)
+            }
+            (None, _) => (None, None),
+        }
+    }
+
     /// Whether an attempt may leave now. `cap` is the limit of the adopting queue.
     pub(crate) fn access(&self, now: Timestamp, cap: usize) -> NextHopAccess {
         if self.is_paused {
@@ -215,7 +252,11 @@ impl NextHopState {
         }
         let resume_at = self.interrupted.as_deref().map(InterruptionTracker::resume_at);
         let free_at = self.rate_free_at(now).max(resume_at);
-        free_at.filter(|&at| at > now).map_or(NextHopAccess::Open, NextHopAccess::RateLimited)
+        match free_at.filter(|&at| at > now) {
+            Some(at) => NextHopAccess::RateLimited(at),
+            None if self.granted_slots().is_some_and(|granted| self.slots >= granted) => NextHopAccess::WaitsForSlot,
+            None => NextHopAccess::Open,
+        }
     }
 
     /// Corrects the state after the clock was set back.
@@ -223,6 +264,9 @@ impl NextHopState {
         self.trouble_at = self.trouble_at.min(now);
         if let Some(pace) = &mut self.pace {
             pace.clamp_to_clock(now);
+        }
+        if let Some(shared) = &mut self.shared_slots {
+            shared.clamp_to_clock(now);
         }
         if let Some(interrupted) = &mut self.interrupted {
             interrupted.set_back(now);

@@ -1,11 +1,12 @@
-//! What servers that deliver to the same next hops share: their rates, and which next hops are lame. The
-//! caller passes on what is asked here, and brings what others answer.
+//! What servers that deliver to the same next hops share: their rates, their concurrency, and which next
+//! hops are lame. The caller passes on what is asked here, and brings what others answer.
 
 use std::sync::Arc;
 
 use mail::Timestamp;
 
 use crate::departures::{DepartureRequest, GrantedDepartures};
+use crate::slots::SlotReport;
 use crate::{NextHopId, Queues};
 
 /// Lame next hops that nobody has asked for. Beyond that, others are not told.
@@ -23,6 +24,21 @@ impl<R: Clone> Queues<R> {
     pub fn grant_departures(&mut self, now: Timestamp, next_hop: &str, granted: GrantedDepartures) {
         if let Some(hop) = self.hops.number(next_hop) {
             self.hops[hop].grant_departures(granted);
+            self.update_next_hop(now, hop);
+        }
+    }
+
+    /// The next report of the slots of a next hop whose concurrency is shared
+    /// ([`NextHopLimits::shared_concurrency`](crate::NextHopLimits::shared_concurrency)).
+    pub fn next_slot_report(&mut self) -> Option<SlotReport> {
+        self.slot_reports.pop_front()
+    }
+
+    /// Sets how many attempts may be made to a next hop at a time. Those above it end in their time, and
+    /// the next report says that no further one leaves. A next hop that is not known any more needs no slots.
+    pub fn grant_slots(&mut self, now: Timestamp, next_hop: &str, slots: usize) {
+        if let Some(hop) = self.hops.number(next_hop) {
+            self.hops[hop].grant_slots(slots);
             self.update_next_hop(now, hop);
         }
     }
@@ -46,6 +62,17 @@ impl<R: Clone> Queues<R> {
         if self.newly_lame.len() < NEWLY_LAME_MAX {
             self.newly_lame.push(Arc::clone(&self.hops[hop].name));
         }
+    }
+
+    /// Reports the slots of a next hop, if they have changed; returns when to look again.
+    pub(crate) fn report_slots(&mut self, now: Timestamp, hop: u32, is_waiting: bool) -> Option<Timestamp> {
+        let (usage, look_at) = self.hops[hop].poll_slots(now, is_waiting);
+        if let Some(usage) = usage {
+            let next_hop = (*self.hops[hop].name).into();
+            self.slot_reports.push_back(SlotReport { next_hop, usage });
+            self.hops.note_idle(hop, now);
+        }
+        look_at
     }
 
     /// Requests departures, if mail waits for them and there are none.

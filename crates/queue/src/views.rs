@@ -197,6 +197,15 @@ pub enum BlockReason {
         /// The limit now.
         max: usize,
     },
+    /// Others hold the slots of its next hop, whose concurrency is shared.
+    SlotsElsewhere {
+        /// Attempts that hold a slot here.
+        attempts: usize,
+        /// How many may.
+        granted: usize,
+        /// The limit of all who share it.
+        max: usize,
+    },
     /// The queue that serves it has reached its concurrency limit.
     QueueFull {
         /// The queue.

@@ -4,7 +4,7 @@ mod harness;
 
 use harness::{LAME, NOW, harness, seconds};
 use mail::Rate;
-use queue::GrantedDepartures;
+use queue::{GrantedDepartures, SharedConcurrency, SlotUsage};
 
 /// Ten attempts in a second, of all servers.
 fn shared() -> harness::Harness {
@@ -64,4 +64,66 @@ fn a_next_hop_that_is_lame_elsewhere_is_adopted_and_not_announced_again() {
     assert_eq!(harness.queues.next_newly_lame().as_deref(), Some("b.example"));
     harness.queues.report_slow(NOW, harness.hop("b.example").number);
     assert_eq!(harness.queues.next_newly_lame(), None, "it is adopted once");
+}
+
+/// A concurrency of five, of all servers.
+fn shared_slots() -> harness::Harness {
+    let mut harness = harness();
+    harness.limits.shared_concurrency = Some(SharedConcurrency { idle: seconds(5) });
+    harness.limits.concurrency.max = 5;
+    harness
+}
+
+/// The last report of the slots of a next hop.
+fn usage(harness: &mut harness::Harness) -> Option<SlotUsage> {
+    std::iter::from_fn(|| harness.queues.next_slot_report()).last().map(|report| report.usage)
+}
+
+#[test]
+fn attempts_of_a_shared_concurrency_wait_for_slots() {
+    let mut harness = shared_slots();
+    harness.admit_each(1..=9, "a.example");
+    assert!(harness.next().is_none());
+    assert_eq!(usage(&mut harness), Some(SlotUsage { limit: 5, wanted: 1, held: 0, granted: 0 }), "it is unproven");
+    harness.queues.grant_slots(NOW, "a.example", 5);
+    let first = harness.next().unwrap();
+    harness.deliver(first);
+    harness.queues.grant_slots(NOW, "a.example", 2);
+    let attempts: Vec<_> = std::iter::from_fn(|| harness.next()).collect();
+    assert_eq!(attempts.len(), 2, "no more than granted");
+    harness.now = NOW + seconds(1);
+    harness.queues.grant_slots(harness.now, "a.example", 1);
+    assert_eq!(usage(&mut harness), Some(SlotUsage { limit: 5, wanted: 4, held: 2, granted: 1 }));
+    attempts.into_iter().for_each(|attempt| harness.deliver(attempt));
+    assert!(harness.next().is_some() && harness.next().is_none(), "fewer from now on");
+}
+
+#[test]
+fn slots_of_connections_that_are_closed_are_given_back() {
+    let mut harness = shared_slots();
+    harness.admit_each(1..=1, "a.example");
+    assert!(harness.next().is_none());
+    harness.queues.grant_slots(NOW, "a.example", 1);
+    let attempt = harness.next().unwrap();
+    harness.deliver(attempt);
+    let mut last = None;
+    while let Some(at) = harness.queues.next_deadline().filter(|at| *at < NOW + seconds(60)) {
+        harness.now = at;
+        assert!(harness.next().is_none());
+        last = usage(&mut harness).map(|usage| (at, usage)).or(last);
+    }
+    let (at, usage) = last.unwrap();
+    assert_eq!((usage.wanted, usage.held), (0, 0));
+    assert!((seconds(5)..=seconds(12)).contains(&at.since(NOW)), "{at:?}");
+}
+
+#[test]
+fn a_concurrency_that_is_shared_no_more_holds_no_slots() {
+    let mut harness = shared_slots();
+    harness.admit_each(1..=2, "a.example");
+    assert!(harness.next().is_none() && usage(&mut harness).is_some());
+    harness.limits.shared_concurrency = None;
+    harness.queues.invalidate_routes(NOW);
+    assert!(harness.next().is_some());
+    assert_eq!(usage(&mut harness).map(|usage| usage.is_none()), Some(true));
 }

@@ -1,5 +1,5 @@
-//! What nodes tell one another: requests for departures, in a bucket whose order all nodes see alike, and
-//! news, which are only announced.
+//! What nodes tell one another: requests for departures and tables of slots, in a bucket whose order all nodes
+//! see alike, and news, which are only announced.
 //!
 //! The bucket keeps the last requests for each next hop, in memory: they are worth nothing after a while.
 
@@ -17,6 +17,7 @@ use super::lane_stream::create_stream;
 use super::names::{news_subject, rates_bucket};
 use crate::LimitUse;
 use crate::departures::DepartureRequest;
+use crate::slots::{SlotTable, SlotWrite, WriteOutcome};
 
 /// How long a request is kept: longer than the longest interval of a rate, an hour.
 const REQUEST_LIFETIME: Duration = Duration::from_secs(2 * 3600);
@@ -24,6 +25,17 @@ const REQUEST_LIFETIME: Duration = Duration::from_secs(2 * 3600);
 const REQUESTS_PER_NEXT_HOP: i64 = 8;
 /// The longest name of a next hop that is shared.
 const KEY_BYTES_MAX: usize = 512;
+
+/// Keys of tables of slots begin with it. No key of a request has a dot.
+const SLOTS_PREFIX: &str = "slots.";
+
+/// What was stored.
+pub(crate) enum StoredEntry {
+    /// A request for departures.
+    Request(StoredRequest),
+    /// The table of the slots of a next hop, by its key, with its revision.
+    Slots(String, u64, SlotTable),
+}
 
 /// A request that was stored.
 pub(crate) struct StoredRequest {
@@ -119,21 +131,42 @@ impl RatesBucket {
         self.store.put(key, bytes.into()).await.map(drop).map_err(|error| unavailable(&error))
     }
 
-    /// The last request for each next hop, and then all that follow, in their order. Ends when it cannot
-    /// be read on.
-    pub(crate) async fn read(&self) -> Result<impl Stream<Item = StoredRequest> + Send + use<>, StreamError> {
+    /// Changes a table of slots, unless others have changed it since.
+    pub(crate) async fn change_slots(&self, key: &str, write: SlotWrite) -> WriteOutcome {
+        let Ok(bytes) = serde_json::to_vec(&write.table) else { return WriteOutcome::Unknown };
+        let slots_key = format!("{SLOTS_PREFIX}{key}");
+        match self.store.update(&slots_key, bytes.into(), write.revision).await {
+            Ok(revision) => WriteOutcome::Stored(revision),
+            Err(error) if error.kind() == kv::UpdateErrorKind::WrongLastRevision => {
+                let entry = self.store.entry(slots_key).await.ok();
+                WriteOutcome::Refused(entry.map(|entry| entry.map(|entry| (entry.revision, slot_table(&entry.value)))))
+            }
+            Err(_) => WriteOutcome::Unknown,
+        }
+    }
+
+    /// The last request for each next hop and the tables of slots, and then all that follow, in their order.
+    /// Ends when it cannot be read on.
+    pub(crate) async fn read(&self) -> Result<impl Stream<Item = StoredEntry> + Send + use<>, StreamError> {
         let watch = self.store.watch_with_history(">").await;
         let entries = watch.map_err(|error| StreamError::Unavailable(error.to_string()))?;
         let entries = entries.take_while(|entry| ready(entry.is_ok()));
-        Ok(entries.filter_map(|entry| {
-            let stored = entry.ok().and_then(|entry| {
-                let request = serde_json::from_slice(&entry.value).ok()?;
-                let stored_at = u64::try_from(entry.created.unix_timestamp_nanos()).ok()?;
-                Some(StoredRequest { key: entry.key, stored_at, request })
-            });
-            ready(stored)
-        }))
+        Ok(entries.filter_map(|entry| ready(entry.ok().and_then(stored_entry))))
     }
+}
+
+fn stored_entry(entry: kv::Entry) -> Option<StoredEntry> {
+    if let Some(key) = entry.key.strip_prefix(SLOTS_PREFIX) {
+        return Some(StoredEntry::Slots(key.to_owned(), entry.revision, slot_table(&entry.value)));
+    }
+    let request = serde_json::from_slice(&entry.value).ok()?;
+    let stored_at = u64::try_from(entry.created.unix_timestamp_nanos()).ok()?;
+    Some(StoredEntry::Request(StoredRequest { key: entry.key, stored_at, request }))
+}
+
+/// One that cannot be read is as good as none: its nodes write it again.
+fn slot_table(value: &[u8]) -> SlotTable {
+    serde_json::from_slice(value).unwrap_or_default()
 }
 
 /// The key of a next hop; None if its name is too long. Characters that keys cannot have are written as

@@ -1,4 +1,4 @@
-//! What nodes share: the rates of next hops, and news about lame next hops, failed logins and used allowances.
+//! What nodes share: the rates and the concurrency of next hops, and news about lame next hops, failed logins and used allowances.
 //!
 //! | the servers | a request for departures |
 //! |---|---|
@@ -21,11 +21,13 @@ use futures_util::{FutureExt, Stream, StreamExt};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until};
 
+use super::slots::SlotShares;
 use super::usage::{self, LimitUse, UsageBuffer};
 use super::{ClusterNode, NodeShared, RETRY_DELAY};
 use crate::clock::boot_time;
 use crate::departures::{DepartureLedger, DepartureRequest, Departures, OwnPart, nanos};
-use crate::jetstream::{NodeNews, RatesBucket, StoredRequest, next_hop_key};
+use crate::jetstream::{NodeNews, RatesBucket, StoredEntry, StoredRequest, next_hop_key};
+use crate::slots::SlotUse;
 
 /// A request that was not granted after this time gets the own part.
 const GRANT_TIME_MAX: Duration = Duration::from_secs(1);
@@ -35,6 +37,8 @@ const GRANT_TIME_MAX: Duration = Duration::from_secs(1);
 enum NodeMessage {
     /// Departures are wanted.
     Departures { next_hop: Box<str>, interval: Duration, count: u32 },
+    /// Other slots are used.
+    Slots { next_hop: Box<str>, usage: SlotUse },
     /// Something that others should know.
     News(NodeNews),
 }
@@ -63,6 +67,8 @@ pub type CountFailedLogin = Box<dyn Fn(&str, IpAddr) + Send + Sync>;
 pub struct SharingCallbacks {
     /// Departures to a next hop were granted.
     pub grant: GrantDepartures,
+    /// So many attempts may be made to a next hop at a time.
+    pub grant_slots: Box<dyn Fn(&str, u32) + Send + Sync>,
     /// A next hop was found to be lame.
     pub report_lame: Box<dyn Fn(&str) + Send + Sync>,
     /// A login of this user has failed.
@@ -87,6 +93,11 @@ impl NodeSharing {
     /// Asks for departures to a next hop. One request at a time for each.
     pub fn request_departures(&self, next_hop: &str, interval: Duration, count: u32) {
         self.send(NodeMessage::Departures { next_hop: next_hop.into(), interval, count });
+    }
+
+    /// The queues use other slots of a next hop now.
+    pub fn report_slots(&self, next_hop: Box<str>, usage: SlotUse) {
+        self.send(NodeMessage::Slots { next_hop, usage });
     }
 
     /// Tells the other nodes that a next hop is lame.
@@ -117,7 +128,7 @@ impl ClusterNode {
         let callbacks = Arc::new(callbacks);
         self.thread.handle().spawn(pass_news(self.shared.clone(), callbacks.clone()));
         self.thread.handle().spawn(usage::tell_others(self.shared.clone(), messages.usage.clone()));
-        self.thread.handle().spawn(RateTask::new(self.shared.clone(), callbacks).run(messages));
+        self.thread.handle().spawn(NextHopTask::new(self.shared.clone(), callbacks).run(messages));
     }
 }
 
@@ -138,7 +149,7 @@ async fn pass_news(shared: Arc<NodeShared>, callbacks: Arc<SharingCallbacks>) {
     }
 }
 
-type StoredRequests = Pin<Box<dyn Stream<Item = StoredRequest> + Send>>;
+type StoredEntries = Pin<Box<dyn Stream<Item = StoredEntry> + Send>>;
 
 /// A request that is not granted yet.
 struct PendingRequest {
@@ -149,7 +160,7 @@ struct PendingRequest {
 }
 
 /// Asks the other nodes, and answers.
-struct RateTask {
+struct NextHopTask {
     shared: Arc<NodeShared>,
     callbacks: Arc<SharingCallbacks>,
     bucket: Option<RatesBucket>,
@@ -160,12 +171,15 @@ struct RateTask {
     /// Requests that are being written: their key and number, if that has failed.
     writes: FuturesUnordered<BoxFuture<'static, Option<(String, u64)>>>,
     number: u64,
+    slots: SlotShares,
 }
 
-impl RateTask {
-    fn new(shared: Arc<NodeShared>, callbacks: Arc<SharingCallbacks>) -> RateTask {
+impl NextHopTask {
+    fn new(shared: Arc<NodeShared>, callbacks: Arc<SharingCallbacks>) -> NextHopTask {
         let number = (shared.parts.random)();
-        RateTask {
+        let slots = SlotShares::new(shared.clone(), callbacks.clone());
+        NextHopTask {
+            slots,
             shared,
             callbacks,
             bucket: None,
@@ -184,12 +198,14 @@ impl RateTask {
             let timeout = self.pending.values().map(|pending| pending.until).min();
             tokio::select! {
                 biased;
-                request = stored.next() => match request {
-                    Some(request) => self.handle_stored(request),
+                entry = stored.next() => match entry {
+                    Some(StoredEntry::Request(request)) => self.handle_stored(request),
+                    Some(StoredEntry::Slots(key, revision, table)) => self.slots.handle_table(&key, revision, table),
                     None => stored = self.open().await,
                 },
                 Some(failed) = self.writes.next() => self.handle_write(failed),
                 () = until(timeout) => self.grant_overdue(),
+                () = self.slots.work() => {},
                 message = messages.received.recv() => match message {
                     Some(message) => self.handle_message(message).await,
                     None => return,
@@ -199,8 +215,9 @@ impl RateTask {
     }
 
     /// Opens the log of requests. Without it, every request gets the own part until the next try.
-    async fn open(&mut self) -> StoredRequests {
+    async fn open(&mut self) -> StoredEntries {
         self.bucket = None;
+        self.slots.handle_bucket(None);
         let opened = async {
             // Nobody waits for servers that are not there.
             self.shared.connection.is_connected().then_some(())?;
@@ -210,6 +227,7 @@ impl RateTask {
         };
         match opened.await {
             Some((bucket, requests)) => {
+                self.slots.handle_bucket(Some(bucket.clone()));
                 self.bucket = Some(bucket);
                 Box::pin(requests)
             }
@@ -221,6 +239,7 @@ impl RateTask {
     async fn handle_message(&mut self, message: NodeMessage) {
         match message {
             NodeMessage::News(news) => self.shared.connection.announce(news).await,
+            NodeMessage::Slots { next_hop, usage } => self.slots.handle_use(next_hop, usage),
             NodeMessage::Departures { next_hop, interval, count } => self.request(next_hop, interval, count),
         }
     }

@@ -11,7 +11,7 @@ use mailbox::LineEnds;
 use mailbox::quota::{OverQuotaAction, QuotaLimits};
 use protocol::smtp::MailProtocol;
 use protocol::smtp::client::{SmtpClientConfig, Timeouts};
-use queue::{ConcurrencyFeedback, ConcurrencyPolicy, NextHopLimits, ProbePolicy};
+use queue::{ConcurrencyFeedback, ConcurrencyPolicy, NextHopLimits, ProbePolicy, SharedConcurrency};
 use route::{EndpointOptions, TlsDemand};
 
 use super::pipe::pipe;
@@ -236,7 +236,7 @@ fn smtp(mut section: Section<'_, '_>, flavor: MailProtocol, context: TransportCo
     };
     let client = SmtpClientConfig { timeouts, tls: tls.policy, ..defaults.client };
     let client = client_config(&mut section, client);
-    let connections = ConnectionConfig { connect_timeout, ..defaults.connections };
+    let connections = connection_config(&mut section, ConnectionConfig { connect_timeout, ..defaults.connections });
     SmtpTransportSettings {
         next_hop: section.take("next_hop", &value_kind::NEXT_HOP),
         endpoints: EndpointOptions {
@@ -248,8 +248,8 @@ fn smtp(mut section: Section<'_, '_>, flavor: MailProtocol, context: TransportCo
         client,
         tls: tls.options,
         tls_ca_file: tls.ca_file,
-        connections: connection_config(&mut section, connections),
-        limits: next_hop_limits(&mut section, defaults.limits),
+        limits: next_hop_limits(&mut section, defaults.limits, connections.idle_time_max),
+        connections,
     }
 }
 
@@ -287,19 +287,26 @@ fn connection_config(section: &mut Section<'_, '_>, defaults: ConnectionConfig) 
     }
 }
 
-fn next_hop_limits(section: &mut Section<'_, '_>, defaults: NextHopLimits) -> NextHopLimits {
+fn next_hop_limits(section: &mut Section<'_, '_>, defaults: NextHopLimits, idle: Duration) -> NextHopLimits {
     let recipients = section.take("recipients_per_message", &ValueKind::COUNT);
+    let most = section.take("connections", &ValueKind::COUNT);
     NextHopLimits {
-        concurrency: connections(section, defaults.concurrency),
+        concurrency: connection_concurrency(section, most, defaults.concurrency),
         rate: section.take("rate", &value_kind::RATE),
         is_rate_shared: defaults.is_rate_shared,
+        // A cluster counts only what the operator has set.
+        shared_concurrency: most.map(|_| SharedConcurrency { idle }),
         probe: section.section("probe").map_or(defaults.probe, probe),
         recipients_per_attempt_max: recipients.or(defaults.recipients_per_attempt_max),
     }
 }
 
-fn connections(section: &mut Section<'_, '_>, defaults: ConcurrencyPolicy) -> ConcurrencyPolicy {
-    let most = section.take_or("connections", &ValueKind::COUNT, defaults.max);
+fn connection_concurrency(
+    section: &mut Section<'_, '_>,
+    most: Option<usize>,
+    defaults: ConcurrencyPolicy,
+) -> ConcurrencyPolicy {
+    let most = most.unwrap_or(defaults.max);
     let defaults = ConcurrencyPolicy { start: defaults.start.min(most), max: most, ..defaults };
     match section.section("concurrency") {
         Some(numbers) => concurrency(numbers, defaults, "connections"),
