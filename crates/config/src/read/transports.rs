@@ -290,12 +290,13 @@ fn connection_config(section: &mut Section<'_, '_>, defaults: ConnectionConfig) 
 fn next_hop_limits(section: &mut Section<'_, '_>, defaults: NextHopLimits, idle: Duration) -> NextHopLimits {
     let recipients = section.take("recipients_per_message", &ValueKind::COUNT);
     let most = section.take("connections", &ValueKind::COUNT);
+    let shared = most.filter(|most| *most != defaults.concurrency.max);
     NextHopLimits {
         concurrency: connection_concurrency(section, most, defaults.concurrency),
         rate: section.take("rate", &value_kind::RATE),
         is_rate_shared: defaults.is_rate_shared,
-        // A cluster counts only what the operator has set.
-        shared_concurrency: most.map(|_| SharedConcurrency { idle }),
+        // A cluster counts only what the operator has set, and the default may be written out.
+        shared_concurrency: shared.map(|_| SharedConcurrency { idle }),
         probe: section.section("probe").map_or(defaults.probe, probe),
         recipients_per_attempt_max: recipients.or(defaults.recipients_per_attempt_max),
     }
