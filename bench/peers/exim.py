@@ -85,9 +85,9 @@ begin retry
 """
 
 
-def version():
-    """The version of the unpacked Debian package."""
-    stamp = _UNPACKED / "version"
+def version(unpacked=_UNPACKED):
+    """The version of an unpacked Debian package."""
+    stamp = unpacked / "version"
     return stamp.read_text().strip() if stamp.exists() else "not installed"
 
 

@@ -30,6 +30,8 @@ pub struct ClientLimits {
     pub message_wait_max: Duration,
     /// The octets of a message after its header whose lines content rules compare.
     pub content_body_octets_max: u64,
+    /// The octets of lines of the body, with their line ends, that content rules look up in tables.
+    pub content_body_lookup_octets_max: u64,
     /// Connections that wait in the kernel to be accepted.
     pub backlog: u32,
 }
@@ -47,6 +49,7 @@ impl Default for ClientLimits {
             spill_above: 1 << 20,
             message_wait_max: Duration::from_secs(10),
             content_body_octets_max: 256 << 10,
+            content_body_lookup_octets_max: 50 << 10,
             backlog: 1024,
         }
     }

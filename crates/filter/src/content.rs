@@ -22,6 +22,7 @@
 //! | `CHANGES_MAX` lines that are replaced or removed | the same |
 //! | `TABLE_LINES_MAX` fields, `TABLE_ATTACHMENTS_MAX` attachments that are looked up in tables | the same |
 //! | [`ContentLimits::body_octets_max`] | lines after it are not compared |
+//! | [`ContentLimits::body_lookup_octets_max`] | lines after it are not looked up in tables |
 //! | `LINE_OCTETS_MAX` | a longer line of the body is compared in pieces |
 
 mod attachment;
@@ -74,7 +75,7 @@ pub struct LineCondition {
     pub matches: Vec<Pattern>,
     /// None of these does.
     pub unless: Vec<Pattern>,
-    /// The table has the value of the field, or an address in it. Not for [`LinePlace::Body`].
+    /// The table has the value of the field, or an address in it; of the body, the line.
     pub table: Option<Box<str>>,
 }
 
@@ -129,6 +130,8 @@ pub enum ContentAction {
 pub struct ContentLimits {
     /// The octets after the header whose lines are compared.
     pub body_octets_max: u64,
+    /// The octets of lines of the body, with their line ends, that are looked up in tables.
+    pub body_lookup_octets_max: u64,
 }
 
 /// A rule with its table.

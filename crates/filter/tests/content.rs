@@ -12,9 +12,9 @@ use filter::content::{
     AttachmentCondition, ContentAction, ContentLimits, ContentRule, ContentRules, LineCondition, LinePlace, Pattern,
 };
 use filter::{CheckFactory, CheckedMessage, ContentFuture, Decision, Edit, ServiceScope, SessionInfo, Verdict};
-use lookup::Table;
 use lookup::fixed::StaticTable;
 use lookup::text::TextTable;
+use lookup::{LookupAnswer, LookupFuture, Table};
 use mail::{Address, OperatorLog, Reply};
 
 /// A message that is read in pieces.
@@ -102,7 +102,7 @@ fn check_with(
     message: &str,
     log: &Arc<RecordingLog>,
 ) -> (Verdict, u64) {
-    let limits = ContentLimits { body_octets_max: 1000 };
+    let limits = ContentLimits { body_octets_max: 1000, body_lookup_octets_max: 100 };
     let rules = ContentRules::new(rules.to_vec(), limits, |_| Some(table), log.clone()).unwrap().unwrap();
     let mut check = Arc::new(rules).start();
     let content = message.replace('\n', "\r\n").into_bytes();
@@ -328,6 +328,82 @@ fn too_many_fields_for_a_table_are_refused() {
         let verdict = check(&[table_rule(LinePlace::Header, "x")], &format!("{}\n", "X: y\n".repeat(count)));
         assert_eq!(refusal(&verdict).map(|(_, code)| code), code, "{count}");
     }
+}
+
+/// Has one key, and keeps what it is asked for.
+struct RecordingTable {
+    key: &'static str,
+    asked: Arc<Mutex<Vec<Vec<String>>>>,
+}
+
+impl Table for RecordingTable {
+    fn name(&self) -> &str {
+        "all"
+    }
+
+    fn lookup<'a>(&'a self, keys: &'a [&'a str]) -> LookupFuture<'a> {
+        self.asked.lock().unwrap().push(keys.iter().map(|key| (*key).to_owned()).collect());
+        let answer = |key: &&str| match *key {
+            "down" => LookupAnswer::Unavailable("down".to_owned()),
+            key if key == self.key => LookupAnswer::Found(Vec::new()),
+            _ => LookupAnswer::NotFound,
+        };
+        Box::pin(ready(keys.iter().map(answer).collect()))
+    }
+}
+
+/// A rule about lines of the body that a table has.
+fn body_table_rule(action: ContentAction) -> ContentRule {
+    let lines = LineCondition { places: vec![LinePlace::Body], table: Some("all".into()), ..LineCondition::default() };
+    ContentRule { lines: Some(lines), ..rule("body", action) }
+}
+
+/// The verdict of two rules about lines of the body, and what their table was asked for.
+fn check_body_lines(action: ContentAction, message: &str) -> (Verdict, Vec<Vec<String>>) {
+    let asked = Arc::default();
+    let table: Arc<dyn Table> = Arc::new(RecordingTable { key: "hidden = word", asked: Arc::clone(&asked) });
+    let rules = [body_table_rule(action), body_table_rule(ContentAction::Warn)];
+    let (verdict, _) = check_with(&table, 100, &rules, message, &Arc::default());
+    drop(table);
+    let asked = asked.lock().unwrap().clone();
+    (verdict, asked)
+}
+
+#[test]
+fn a_table_has_lines_of_the_body_and_is_asked_for_all_of_them_at_once() {
+    let (verdict, asked) = check_body_lines(ContentAction::Hold, "Subject: x\n\na\n\nb\0\na\nhidden = word\nc");
+    assert!(verdict.held);
+    assert_eq!(asked, [["a", "hidden = word", "c"]]);
+    let (verdict, asked) = check_body_lines(ContentAction::Hold, "Subject: hidden = word\n\nhidden = words\n");
+    assert!(!verdict.held);
+    assert_eq!(asked, [["hidden = words"]]);
+    let encoded = "Content-Transfer-Encoding: quoted-printable\n\nhid=\nden =3D word\n";
+    assert!(check_body_lines(ContentAction::Hold, encoded).0.held);
+}
+
+#[test]
+fn a_line_of_the_body_that_a_table_has_is_removed_wherever_it_stands() {
+    let (verdict, _) = check_body_lines(ContentAction::Remove, "\nhidden = word\nb\nhidden = word\n");
+    let [Edit::ReplaceOctets { changes }] = &*verdict.edits else { panic!("{:?}", verdict.edits) };
+    assert_eq!(changes[..], [(2..17, Vec::new()), (20..35, Vec::new())]);
+}
+
+#[test]
+fn lines_of_the_body_beyond_the_limit_are_not_looked_up() {
+    // With its line end, each of the first lines has 10 octets, and the limit is 100.
+    for (count, is_found) in [(8, true), (9, false)] {
+        let message = format!("\n{}hidden = word\n", "12345678\n".repeat(count));
+        let (verdict, _) = check_body_lines(ContentAction::Hold, &message);
+        assert_eq!((verdict.held, refusal(&verdict)), (is_found, None), "{count}");
+    }
+    let (_, asked) = check_body_lines(ContentAction::Hold, &format!("\n{}\nlast\n", "x".repeat(99)));
+    assert!(asked.concat().is_empty(), "no later line takes the place of one that was too long: {asked:?}");
+}
+
+#[test]
+fn a_table_that_is_down_defers_the_message_whose_line_it_is_asked_for() {
+    let (verdict, _) = check_body_lines(ContentAction::Hold, "\nhidden = word\ndown\n");
+    assert_eq!(refusal(&verdict), Some(("content rules", 451)));
 }
 
 #[test]

@@ -19,6 +19,9 @@ impl FileReader for Tables {
             Some("/etc/passwd") => "bob:x:1000:1000::/home/bob:/bin/sh\n",
             Some("/etc/aliases") => "postmaster: bob\n",
             Some("/map") => "a@v.example b@v.example\n",
+            Some("/routes") => {
+                "hosts = 127.0.0.1\ndbname = mail\nquery = SELECT transport FROM routes WHERE name = '%s'\n"
+            }
             Some("/passwords") => "[192.0.2.1] a:b\n",
             _ => return Err(io::Error::new(io::ErrorKind::NotFound, "no such file")),
         };
@@ -225,6 +228,27 @@ fn what_treats_mail_in_its_own_way_is_translated_or_told() {
         }
     }
     assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+/// A stock master.cf has services for programs that are not installed: the new configuration would not start
+/// with their users.
+#[test]
+fn a_table_that_is_read_later_can_name_the_programs_whose_users_exist() {
+    let pipe = |name: &str, user: &str| {
+        format!("{name} unix - n n - - pipe\n  flags=R user={user} argv=/usr/bin/{name} ${{recipient}}\n")
+    };
+    let master =
+        format!("{MASTER}{}{}{}", pipe("lists", "bob"), pipe("grouped", "bob:mail"), pipe("maildrop", "vmail"));
+    let main = format!("{OWN}transport_maps = mysql:/routes\n");
+    let made = import(&main, &master, "mx.example.com", &Tables, Path::new("/etc/mailrace/mailrace-tables"));
+    let config = Config::parse(&made.text, "mailrace.toml", "mx.example.com");
+    assert!(config.is_ok(), "{}", made.text);
+    for (name, is_made) in [("lists", true), ("grouped", true), ("maildrop", false)] {
+        assert_eq!(made.text.contains(&format!("[transport.{name}]")), is_made, "{name}\n{}", made.text);
+        let is_told = made.text.contains(&format!("master.cf: {name}"));
+        assert_eq!(is_told, !is_made, "{name}\n{}", made.text);
+    }
+    assert!(made.text.contains("its user does not exist"), "{}", made.text);
 }
 
 /// The output of `postconf -d` in Postfix 3.7.

@@ -488,6 +488,8 @@ fn refusals_without_a_counterpart_are_told() {
     for (main, acl, expected) in [
         ("", "deny senders = :\n condition = ${if >{$rcpt_count}{1}}", "a count of recipients is no condition"),
         ("acl_not_smtp = a", "deny", "Mail that acl_not_smtp refused is accepted"),
+        ("host_reject_connection = x.example : 203.0.113.0/24", "", "Clients in x.example (host_reject_connection)"),
+        ("host_reject_connection = !x.example : 203.0.113.0/24", "", "Clients in !x.example : 203.0.113.0/24 (host_"),
         ("helo_verify_hosts = *", "", "Mail of clients that helo_verify_hosts refused"),
         ("tls_verify_hosts = 192.0.2.0/24", "", "Mail of clients that tls_verify_hosts refused"),
         ("", "deny ratelimit = 10 / 1h / per_byte", "Mail above the rate"),

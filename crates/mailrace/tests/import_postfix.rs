@@ -142,6 +142,14 @@ example!(
         ),
         ("/etc/postfix/mime_header_checks", "/name=.*\\.(exe|js)\"?$/ REJECT programs are refused\n"),
         ("/etc/postfix/body_checks", "/^TVqQAAMAAAAEAAAA/ REJECT\n/secret/ FILTER smtp:x\n"),
+        (
+            "/etc/postfix/words",
+            "\"win a prize\" REJECT 5.7.1 no prizes\nharmless DUNNO\n\"win (it)\" REJECT 5.7.1 no prizes\n"
+        ),
+        (
+            "/etc/postfix/lines.cf",
+            "hosts = 127.0.0.1\nuser = postfix\npassword = x\ndbname = mail\nquery = SELECT action FROM lines WHERE line = '%s'\n"
+        ),
         ("/etc/postfix/canonical", "bob Bob.B\n@old.example @example.com\ncarol carol@example.com, x@example.com\n"),
         ("/etc/postfix/old", "/^(.*)@old\\.example$/ $1@example.com\n"),
         ("/etc/postfix/copies", "sales@example.com sales-archive@example.com\n"),

@@ -131,9 +131,6 @@ fn lines(section: &mut Section<'_, '_>, tables: &[String]) -> Option<LineConditi
         let label = "expected `matches`, `unless`, `fields` or `table`".to_owned();
         section.report(of_places.clone(), "in", "says nothing about the line", label);
     }
-    if let Some(table) = table.as_ref().filter(|_| places.contains(&LinePlace::Body)) {
-        section.report(table.span(), "table", "is only for fields", "expected no \"body\" in `in`".to_owned());
-    }
     if !fields.is_empty() && places.contains(&LinePlace::Body) {
         let label = "expected no \"body\", which has no fields".to_owned();
         section.report(of_places, "in", "does not match `fields`", label);
@@ -283,6 +280,8 @@ mod tests {
         );
         let everything = parse("action = \"bcc\"\nto = \"archive@localhost\"").unwrap();
         assert_eq!((&everything[0].lines, &everything[0].attachment), (&None, &None));
+        let of_body = parse("in = \"body\"\ntable = \"t\"\naction = \"hold\"").unwrap();
+        assert_eq!(of_body[0].lines.as_ref().unwrap().table.as_deref(), Some("t"));
         let attachment =
             parse("attachment = { names = [\"*.exe\"], larger_than = \"1MiB\" }\naction = \"hold\"").unwrap();
         assert_eq!(attachment[0].attachment.as_ref().unwrap().larger_than, Some(1 << 20));
@@ -310,7 +309,6 @@ mod tests {
             ("matches = 'x'\naction = \"filter\"\nfilter = \"avis:\"", "unknown [transport.NAME]"),
             ("matches = 'x'\naction = \"filter\"\nfilter = \"smtp\"", "`content.filter` has an invalid value"),
             ("in = \"header\"\naction = \"hold\"", "says nothing about the line"),
-            ("in = \"body\"\ntable = \"t\"\naction = \"hold\"", "is only for fields"),
             ("in = \"body\"\nfields = \"X\"\naction = \"hold\"", "does not match `fields`"),
             ("list = \"l\"\naction = \"hold\"", "takes no line"),
             ("attachment = {}\naction = \"remove\"", "has no line to change"),

@@ -22,6 +22,11 @@ pub(super) fn limits(document: &mut Section<'_, '_>) -> ClientLimits {
         spill_above: s.take_or("spill_above", &value_kind::SPILL_SIZE, defaults.spill_above),
         message_wait_max: s.take_or("message_wait", &value_kind::DURATION_OR_ZERO, defaults.message_wait_max),
         content_body_octets_max: s.take_or("content_body", &value_kind::SIZE, defaults.content_body_octets_max),
+        content_body_lookup_octets_max: s.take_or(
+            "content_body_lookups",
+            &value_kind::SIZE,
+            defaults.content_body_lookup_octets_max,
+        ),
         backlog: s.take_or("backlog", &ValueKind::COUNT, defaults.backlog),
     }
 }

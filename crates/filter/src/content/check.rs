@@ -87,7 +87,7 @@ impl ContentRules {
         if !in_scope.contains(&true) {
             return Verdict::default();
         }
-        match self.find(Findings::new(&self.rules, in_scope), message).await {
+        match self.find(Findings::new(&self.rules, in_scope, self.limits), message).await {
             Ok(findings) => self.verdict(findings, session.id),
             Err(error) => {
                 let id = session.id.map(|id| id.to_string()).unwrap_or_default();

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::attachment::Attachment;
-use super::{CompiledContentRule, ContentAction};
+use super::table_conditions::is_key;
+use super::{CompiledContentRule, ContentAction, ContentLimits};
 
 /// Lines that are replaced or removed in one message.
 pub(super) const CHANGES_MAX: usize = 1000;
@@ -46,10 +47,11 @@ pub(super) struct FoundLine {
     pub(super) filled: Option<String>,
 }
 
-/// A line that a rule matches if its table has the value.
+/// A line that a rule matches if its table has the value of the field, or the line of the body.
 #[derive(Debug)]
 pub(super) struct TableLine {
     pub(super) rule: usize,
+    pub(super) is_body: bool,
     pub(super) text: String,
     pub(super) spot: Option<LineSpot>,
 }
@@ -72,6 +74,10 @@ pub(super) struct Findings<'r> {
     pub(super) table_attachments: Vec<TableAttachment>,
     /// [`TABLE_ATTACHMENTS_MAX`] or [`TABLE_LINES_MAX`] is exceeded.
     pub(super) has_too_many_lookups: bool,
+    /// The fields among the lines that are looked up.
+    table_fields: usize,
+    /// How many more octets of lines of the body may be looked up.
+    body_lookup_octets_left: u64,
     changes: usize,
 }
 
@@ -80,11 +86,18 @@ pub(super) struct Findings<'r> {
 pub(super) struct TooManyChanges;
 
 impl<'r> Findings<'r> {
-    pub(super) fn new(rules: &'r [CompiledContentRule], in_scope: Vec<bool>) -> Findings<'r> {
-        let found = BTreeMap::new();
-        let (table_lines, table_attachments) = (Vec::new(), Vec::new());
-        let has_too_many_lookups = false;
-        Findings { rules, in_scope, found, table_lines, table_attachments, has_too_many_lookups, changes: 0 }
+    pub(super) fn new(rules: &'r [CompiledContentRule], in_scope: Vec<bool>, limits: ContentLimits) -> Findings<'r> {
+        Findings {
+            rules,
+            in_scope,
+            found: BTreeMap::new(),
+            table_lines: Vec::new(),
+            table_attachments: Vec::new(),
+            has_too_many_lookups: false,
+            table_fields: 0,
+            body_lookup_octets_left: limits.body_lookup_octets_max,
+            changes: 0,
+        }
     }
 
     /// Whether a rule about this message meets the test.
@@ -92,13 +105,49 @@ impl<'r> Findings<'r> {
         self.rules.iter().zip(&self.in_scope).any(|(rule, in_scope)| *in_scope && is_met(rule))
     }
 
-    /// Takes a line that the conditions of these rules match, which are in order, each with the form of
-    /// the line that it matches. A line without a spot is a decoded form that is not in the message.
-    pub(super) fn take_line(
+    /// Takes a field that the conditions of these rules match, which are in order, each with the form of
+    /// the field that it matches.
+    pub(super) fn take_field(
         &mut self,
         matching: &[(usize, &str)],
         spot: Option<&LineSpot>,
     ) -> Result<(), TooManyChanges> {
+        let may_look_up = self.table_fields < TABLE_LINES_MAX;
+        let waiting = self.table_lines.len();
+        let wanted = self.take_line(matching, spot, may_look_up, false)?;
+        self.table_fields += self.table_lines.len() - waiting;
+        self.has_too_many_lookups |= wanted && !may_look_up;
+        Ok(())
+    }
+
+    /// Takes a line of the body that the conditions of these rules match, which are in order. A line
+    /// without a spot is a decoded form that is not in the message.
+    pub(super) fn take_body_line(
+        &mut self,
+        rules: &[usize],
+        text: &str,
+        spot: Option<&LineSpot>,
+    ) -> Result<(), TooManyChanges> {
+        let matching: Vec<(usize, &str)> = rules.iter().map(|rule| (*rule, text)).collect();
+        // The line end counts, so that short lines cannot make many lookups.
+        let octets = text.len() as u64 + 2;
+        let may_look_up = octets <= self.body_lookup_octets_left;
+        let wanted = self.take_line(&matching, spot, may_look_up && is_key(text), true)?;
+        if wanted {
+            self.body_lookup_octets_left = if may_look_up { self.body_lookup_octets_left - octets } else { 0 };
+        }
+        Ok(())
+    }
+
+    /// Takes a line. Returns whether a table has to be asked about it.
+    fn take_line(
+        &mut self,
+        matching: &[(usize, &str)],
+        spot: Option<&LineSpot>,
+        may_look_up: bool,
+        is_body: bool,
+    ) -> Result<bool, TooManyChanges> {
+        let mut wants_lookup = false;
         let mut taken: Vec<&str> = Vec::new();
         for &(number, text) in matching {
             let CompiledContentRule { rule, table, .. } = &self.rules[number];
@@ -111,15 +160,17 @@ impl<'r> Findings<'r> {
                 }
                 taken.push(list);
             }
+            wants_lookup |= table.is_some();
             match table {
-                Some(_) if self.table_lines.len() >= TABLE_LINES_MAX => self.has_too_many_lookups = true,
-                Some(_) => {
-                    self.table_lines.push(TableLine { rule: number, text: text.to_owned(), spot: spot.cloned() });
+                Some(_) if may_look_up => {
+                    let (text, spot) = (text.to_owned(), spot.cloned());
+                    self.table_lines.push(TableLine { rule: number, is_body, text, spot });
                 }
+                Some(_) => {}
                 None => self.add_line(number, text, spot)?,
             }
         }
-        Ok(())
+        Ok(wants_lookup)
     }
 
     /// A line matches all conditions of a rule on lines.

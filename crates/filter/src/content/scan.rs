@@ -186,8 +186,7 @@ impl PartReader<'_> {
     fn compare_line(&mut self, line: Vec<u8>, spot: Option<LineSpot>) {
         let text = String::from_utf8_lossy(&line);
         let rules = self.patterns.lines.rules_of(&[LinePlace::Body], None, &text);
-        let matching: Vec<(usize, &str)> = rules.into_iter().map(|rule| (rule, &*text)).collect();
-        if let Err(error) = self.findings.take_line(&matching, spot.as_ref()) {
+        if let Err(error) = self.findings.take_body_line(&rules, &text, spot.as_ref()) {
             self.fail(error);
         }
     }
@@ -345,5 +344,5 @@ pub(super) fn compare_field(
     let more = of_decoded.into_iter().flatten().filter(|rule| !plain.contains(rule));
     matching.extend(more.map(|rule| (rule, decoded.as_deref().unwrap_or(text))));
     matching.sort_by_key(|(rule, _)| *rule);
-    findings.take_line(&matching, spot)
+    findings.take_field(&matching, spot)
 }

@@ -1,6 +1,8 @@
-//! Conditions that ask a table: whether it has the value of a field or an address in it, or the name of an
-//! attachment or its end. All fields of a message are looked up at the same time, and all attachments.
+//! Conditions that ask a table: whether it has the value of a field or an address in it, a line of the body,
+//! or the name of an attachment or its end. All fields, lines and attachments of a message that one table is
+//! asked about are looked up together, `KEYS_AT_ONCE` in one request to the table.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use futures_util::future::join_all;
@@ -14,6 +16,59 @@ use super::findings::{TableAttachment, TableLine};
 const VALUE_OCTETS_MAX: usize = 1000;
 /// Addresses of a field that are looked up.
 const ADDRESSES_MAX: usize = 100;
+/// Keys of one message that a table is asked for at the same time. More would fill its queue, which all
+/// messages share.
+const KEYS_AT_ONCE: usize = 1000;
+
+/// What one table is asked for; each key once.
+struct TableBatch<'t> {
+    table: &'t Arc<dyn Table>,
+    keys: Vec<String>,
+    numbers: HashMap<String, usize>,
+    /// Each line with the numbers of its keys.
+    lines: Vec<(TableLine, Vec<usize>)>,
+}
+
+impl<'t> TableBatch<'t> {
+    fn new(table: &'t Arc<dyn Table>) -> TableBatch<'t> {
+        TableBatch { table, keys: Vec::new(), numbers: HashMap::new(), lines: Vec::new() }
+    }
+
+    fn add(&mut self, line: TableLine) {
+        let keys = if line.is_body { vec![line.text.clone()] } else { keys(&line.text, self.table.whole_keys_only()) };
+        let mut number = |key: String| {
+            *self.numbers.entry(key).or_insert_with_key(|key| {
+                self.keys.push(key.clone());
+                self.keys.len() - 1
+            })
+        };
+        let numbers = keys.into_iter().map(&mut number).collect();
+        self.lines.push((line, numbers));
+    }
+
+    /// The lines of which the table has a key.
+    async fn look_up(self) -> Result<Vec<TableLine>, String> {
+        let mut answers = Vec::with_capacity(self.keys.len());
+        for keys in self.keys.chunks(KEYS_AT_ONCE) {
+            let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+            answers.extend(self.table.lookup(&keys).await);
+            // Other sessions of the thread go on between two requests.
+            tokio::task::yield_now().await;
+        }
+        let mut found = Vec::new();
+        for (line, numbers) in self.lines {
+            if is_found(numbers.iter().filter_map(|number| answers.get(*number)))? {
+                found.push(line);
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// Whether a line of the body can be a key. Databases cannot look up a NUL.
+pub(super) fn is_key(text: &str) -> bool {
+    !text.is_empty() && text.len() <= VALUE_OCTETS_MAX && !text.contains('\0')
+}
 
 /// Keeps the lines that the tables of their rules have.
 ///
@@ -24,29 +79,34 @@ pub(super) async fn found_in_tables(
     rules: &[CompiledContentRule],
     lines: Vec<TableLine>,
 ) -> Result<Vec<TableLine>, String> {
-    let asked = lines.into_iter().filter_map(|line| Some((rules[line.rule].table.as_ref()?, line)));
-    let answered = join_all(asked.map(|(table, line)| async move { (has_line(table, &line).await, line) })).await;
-    let mut found = Vec::new();
-    for (is_found, line) in answered {
-        if is_found? {
-            found.push(line);
+    let mut batches: Vec<TableBatch<'_>> = Vec::new();
+    for line in lines {
+        let Some(table) = rules[line.rule].table.as_ref() else { continue };
+        match batches.iter_mut().find(|batch| Arc::ptr_eq(batch.table, table)) {
+            Some(batch) => batch.add(line),
+            None => {
+                let mut batch = TableBatch::new(table);
+                batch.add(line);
+                batches.push(batch);
+            }
         }
     }
-    Ok(found)
-}
-
-async fn has_line(table: &Arc<dyn Table>, line: &TableLine) -> Result<bool, String> {
-    let keys = keys(&line.text, table.whole_keys_only());
-    has_one_of(table, &keys).await
+    let found: Result<Vec<Vec<TableLine>>, String> =
+        join_all(batches.into_iter().map(TableBatch::look_up)).await.into_iter().collect();
+    Ok(found?.into_iter().flatten().collect())
 }
 
 async fn has_one_of(table: &Arc<dyn Table>, keys: &[String]) -> Result<bool, String> {
     let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
-    let answers = table.lookup(&keys).await;
-    match answers.into_iter().find(|answer| *answer != LookupAnswer::NotFound) {
+    is_found(table.lookup(&keys).await.iter())
+}
+
+/// Whether the first answer that is not NotFound is Found.
+fn is_found<'a>(mut answers: impl Iterator<Item = &'a LookupAnswer>) -> Result<bool, String> {
+    match answers.find(|answer| **answer != LookupAnswer::NotFound) {
         None | Some(LookupAnswer::NotFound) => Ok(false),
         Some(LookupAnswer::Found(_)) => Ok(true),
-        Some(LookupAnswer::Unavailable(why) | LookupAnswer::Unconfirmed(why)) => Err(why),
+        Some(LookupAnswer::Unavailable(why) | LookupAnswer::Unconfirmed(why)) => Err(why.clone()),
     }
 }
 

@@ -105,9 +105,11 @@ impl Conversion<'_> {
         let set = self.hosts(value);
         self.draft.mapped(option);
         if !set.unknown.is_empty() {
-            let what = set.unknown.join(", ");
-            self.draft
-                .add_behavior_change(format!("Clients in {what} ({option}) are accepted: these are not networks."));
+            // Networks after an exception that is unknown may be part of it, so they are not refused.
+            let what = if set.is_incomplete() { value.to_owned() } else { set.unknown.join(", ") };
+            self.draft.add_behavior_change(format!(
+                "Clients in {what} ({option}) are accepted: not all of these are networks."
+            ));
         }
         if !set.networks.is_empty() {
             let clients = crate::ip_net::quoted_networks(&set.networks);

@@ -43,6 +43,11 @@ impl HostSet {
         }
     }
 
+    /// Whether networks are left out that may be part of an excluded element.
+    pub(super) fn is_incomplete(&self) -> bool {
+        self.is_incomplete
+    }
+
     /// All other addresses.
     pub(super) fn complement(&self) -> Vec<IpNet> {
         subtracted(everywhere(), &self.networks)

@@ -226,7 +226,8 @@ fn local_part_patterns(item: &str) -> Option<String> {
     let literal = rest.replace('\\', "");
     let is_literal =
         !rest.is_empty() && !rest.replace("\\.", "").contains(['.', '*', '+', '?', '(', '[', '{', '|', '$', '\\', '@']);
-    let lead = if anywhere { "[^@]*" } else { "\"?" };
+    // A domain has no @, so what stands before one is in the local part, which may have an @ in quotes.
+    let lead = if anywhere { ".*" } else { "\"?" };
     is_literal.then(|| format!("/^{lead}{}.*@/ x\n", escaped(&literal)))
 }
 
@@ -294,7 +295,7 @@ mod tests {
             ("postmaster", Some("/^postmaster@/ x\n")),
             ("^[.]", Some("/^[\\.]/ x\n/^\"[\\.].*\"@/ x\n")),
             ("^.*[@%]", Some("/^[^\"@]*[\\%].*@/ x\n/^\".*[\\@\\%].*\"@/ x\n")),
-            ("^.*/\\.\\./", Some("/^[^@]*\\/\\.\\.\\/.*@/ x\n")),
+            ("^.*/\\.\\./", Some("/^.*\\/\\.\\.\\/.*@/ x\n")),
             ("^a.*b$", None),
             ("!x", None),
         ] {

@@ -4,6 +4,9 @@
 //! `if` becomes a further pattern of the rules in it, and `!` an exception. A pattern that cannot be
 //! translated becomes one that matches at least the same (`weakened_pattern`); a rule with it defers what
 //! the line refused or dropped, and holds what it held. Other lines with it are lost, and reported.
+//!
+//! Tables of whole lines (hash, texthash, inline and others) become patterns, too. A database is asked for
+//! the lines of the body, and defers mail for whose lines it has an action.
 
 use std::path::Path;
 
@@ -15,8 +18,9 @@ use super::access_table::is_field;
 use super::config_draft::{TomlSection, quoted, quoted_list};
 use super::lookups::MapRef;
 use super::main_cf::logical_lines;
-use super::map_text::pattern_end;
-use super::words::list;
+use super::map_text::{TableUse, pattern_end};
+use super::sql::Database;
+use super::words::{braced, list};
 
 /// More rules are not read by the server.
 const RULES_MAX: usize = 1000;
@@ -30,6 +34,10 @@ const PARAMETERS: [(&str, &str); 5] = [
 ];
 /// A pattern that every line matches.
 const EVERY_LINE: &str = "^";
+/// A pattern that every line matches that Postfix looks up.
+const NOT_EMPTY: &str = ".";
+/// Keys in one pattern.
+const KEYS_OF_PATTERN_MAX: usize = 200;
 const DEFERRED: &str = "451 4.3.5 A check of the old server is not translated";
 
 /// A pattern of a table.
@@ -100,20 +108,11 @@ impl Conversion<'_> {
         let places: Vec<&str> = members.iter().map(|number| PARAMETERS[*number].1).collect();
         let mut added = 0;
         for element in list(value) {
-            let map_ref = MapRef::parse(&element).filter(|map_ref| ["regexp", "pcre"].contains(&map_ref.kind.as_str()));
-            let text = map_ref.and_then(|map_ref| self.read_file(Path::new(&map_ref.name)));
-            let Some(text) = text else {
-                self.draft.add_behavior_change(format!(
-                    "All mail gets 451 until you replace the [[content]] rule for {element}, which is no table of \
-                     patterns, or cannot be read ({parameter})."
-                ));
-                let action = ("defer", Some(("reply", DEFERRED.to_owned())));
-                let rule = TableRule { matches: vec![EVERY_LINE.to_owned()], unless: Vec::new(), action };
+            let Some(TableRules { rules, deferred, lost }) = self.checks_of(&element, places == ["body"]) else {
                 added += 1;
-                self.draft.add(section(&rule, parameter, added, &places));
+                self.add_deferring_rule(&element, parameter, added, &places);
                 continue;
             };
-            let TableRules { rules, deferred, lost } = table_rules(&text, places == ["body"]);
             for (line, why) in deferred.iter().chain(&lost) {
                 self.draft.add_unsupported(format!("{parameter}: {line}"), *why);
             }
@@ -144,6 +143,85 @@ impl Conversion<'_> {
         }
         added
     }
+
+    /// The rules of a table whose lines can be read. None: they cannot.
+    fn checks_of(&mut self, element: &str, is_body: bool) -> Option<TableRules> {
+        let map_ref = MapRef::parse(element)?;
+        match map_ref.kind.as_str() {
+            "regexp" | "pcre" => Some(table_rules(&self.read_file(Path::new(&map_ref.name))?, is_body)),
+            "static" => {
+                let action = braced(&map_ref.name).unwrap_or(&map_ref.name);
+                Some(fixed_rules(vec![(NOT_EMPTY.to_owned(), action.to_owned())], is_body))
+            }
+            _ => self.entries(&map_ref, false).map(|entries| fixed_rules(entry_patterns(&entries), is_body)),
+        }
+    }
+
+    /// Adds the rule in place of a table that is not translated: it defers the mail for whose lines a
+    /// database has an action, or all mail.
+    fn add_deferring_rule(&mut self, element: &str, parameter: &str, number: usize, places: &[&str]) {
+        let action = ("defer", Some(("reply", DEFERRED.to_owned())));
+        let is_database = |kind: &str| kind == "ldap" || Database::of_map_type(kind).is_some();
+        let database = MapRef::parse(element).filter(|map_ref| places == ["body"] && is_database(&map_ref.kind));
+        if let Some(table) = database.and_then(|map_ref| self.convert_map(map_ref, TableUse::Access)) {
+            self.draft.add_behavior_change(format!(
+                "Mail with a line of the body that {element} has gets 451, whatever its action is ({parameter})."
+            ));
+            let rule = TableRule { matches: Vec::new(), unless: Vec::new(), action };
+            let mut block = section(&rule, parameter, number, places);
+            // A list shares lines, and whether a database has one is known later.
+            block.keys.retain(|(key, _, _)| key != "list");
+            block.set("table", quoted(&table), "");
+            return self.draft.add(block);
+        }
+        self.draft.add_behavior_change(format!(
+            "All mail gets 451 until you replace the [[content]] rule for {element}, whose lines cannot be read \
+             ({parameter})."
+        ));
+        let rule = TableRule { matches: vec![EVERY_LINE.to_owned()], unless: Vec::new(), action };
+        self.draft.add(section(&rule, parameter, number, places));
+    }
+}
+
+/// The patterns of a table without patterns, whose keys are whole lines, and their actions: one pattern
+/// for all keys with the same action, since no line has two keys.
+///
+/// Most such tables are compiled by postmap(1), which folds the keys unless it is told not to, and are
+/// asked for lines as they are. The patterns match at least what either form of the key does, but those
+/// that protect a line match only the folded key.
+fn entry_patterns(entries: &[(String, String)]) -> Vec<(String, String)> {
+    let mut of_actions: Vec<(&str, Vec<String>)> = Vec::new();
+    for (key, action) in entries {
+        let key = key.strip_prefix('"').and_then(|key| key.strip_suffix('"')).unwrap_or(key);
+        let key: String = key.chars().map(escaped).collect();
+        match of_actions.iter_mut().find(|(known, keys)| known == action && keys.len() < KEYS_OF_PATTERN_MAX) {
+            Some((_, keys)) => keys.push(key),
+            None => of_actions.push((action, vec![key])),
+        }
+    }
+    let pattern = |(action, keys): (&str, Vec<String>)| {
+        let is_protection = matches!(rule_action(action, true), Ok(("accept", _)));
+        let keys = keys.join("|");
+        let pattern =
+            if is_protection { format!("(?-i)^(?:{})$", keys.to_lowercase()) } else { format!("^(?:{keys})$") };
+        (pattern, action.to_owned())
+    };
+    of_actions.into_iter().map(pattern).collect()
+}
+
+/// The rules of patterns in our notation.
+fn fixed_rules(patterns: Vec<(String, String)>, is_body: bool) -> TableRules {
+    let mut made = TableRules::default();
+    for (pattern, action) in patterns {
+        match rule_action(&action, is_body) {
+            Ok((_, Some(("text", text)))) if text.contains("${") => {
+                made.lost.push((action, "its text names a group, and the key has none"));
+            }
+            Ok(action) => made.rules.push(TableRule { matches: vec![pattern], unless: Vec::new(), action }),
+            Err(why) => made.lost.push((action, why)),
+        }
+    }
+    made
 }
 
 fn line_count(number: usize) -> String {
@@ -462,6 +540,30 @@ mod tests {
         ["^"] defer
         "#);
         assert_eq!((deferred.len(), lost.len()), (4, 5), "{lost:?}");
+    }
+
+    #[test]
+    fn whole_lines_become_one_pattern_for_each_action() {
+        let entries = [
+            ("\"Subject: A.b\"", "REJECT no"),
+            ("TVqQAA", "DUNNO"),
+            ("x|y", "REJECT no"),
+            ("z", "REPLACE $1"),
+            ("w", "FILTER"),
+        ];
+        let entries = entries.map(|(key, action)| (key.to_owned(), action.to_owned()));
+        let TableRules { rules, lost, .. } = fixed_rules(entry_patterns(&entries), true);
+        let shown: Vec<String> = rules.iter().map(|rule| format!("{:?} {:?}", rule.matches, rule.action)).collect();
+        insta::assert_snapshot!(shown.join("\n"), @r#"
+        ["^(?:Subject: A\\.b|x\\|y)$"] ("refuse", Some(("reply", "550 5.7.1 no")))
+        ["(?-i)^(?:tvqqaa)$"] ("accept", None)
+        ["^(?:w)$"] ("filter", Some(("filter", "")))
+        "#);
+        assert_eq!(lost, [("REPLACE $1".to_owned(), "its text names a group, and the key has none")]);
+        for rule in &rules {
+            let pattern: Pattern = rule.matches[0].parse().unwrap();
+            assert_eq!(pattern.groups(), 0);
+        }
     }
 
     proptest::proptest! {

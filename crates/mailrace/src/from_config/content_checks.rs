@@ -39,7 +39,10 @@ pub fn content_checks(
     log: &Arc<dyn OperatorLog>,
 ) -> anyhow::Result<Vec<Arc<dyn CheckFactory>>> {
     let find = |name: &str| tables.find(name);
-    let limits = ContentLimits { body_octets_max: config.limits.content_body_octets_max };
+    let limits = ContentLimits {
+        body_octets_max: config.limits.content_body_octets_max,
+        body_lookup_octets_max: config.limits.content_body_lookup_octets_max,
+    };
     let rules = ContentRules::new(config.content.clone(), limits, find, log.clone()).context("[[content]]")?;
     let rewriting = rewriter.zip(config.rewrite.clone()).map(|(rewriter, settings)| {
         Arc::new(HeaderRewriting { rewriter: rewriter.clone(), settings, log: log.clone() }) as Arc<dyn CheckFactory>
