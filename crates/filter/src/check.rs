@@ -79,6 +79,11 @@ pub trait CheckFactory: Send + Sync {
     /// The stages that it takes part in. It is not called at others.
     fn stages(&self, origin: Origin) -> Stages;
 
+    /// Whether it is asked about commands that the server does not know.
+    fn hears_unknown_commands(&self) -> bool {
+        false
+    }
+
     /// The check of one session.
     fn start(self: Arc<Self>) -> Box<dyn Check>;
 }
@@ -117,6 +122,13 @@ pub trait Check: Send {
         _reply: &'a Reply,
     ) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
         Box::pin(ready(()))
+    }
+
+    /// A command line that the server does not know, at any point of the session. Only a refusal counts:
+    /// its reply replaces that of the server. Only checks are asked whose factory
+    /// [hears](CheckFactory::hears_unknown_commands) of such commands.
+    fn unknown_command<'a>(&'a mut self, _session: &'a SessionInfo<'a>, _line: &'a [u8]) -> CheckFuture<'a> {
+        nothing_to_say()
     }
 
     /// DATA: all recipients are known.

@@ -275,6 +275,27 @@ async fn answers_become_verdicts() {
     }
 }
 
+/// At any point of the session. A refusal replaces the reply of the server, and nothing else; after a
+/// failure, the message that is under way gets what `on_failure` says.
+#[tokio::test]
+async fn unknown_commands_are_told_and_get_the_reply_of_the_milter() {
+    let known = session(None, None);
+    for (answer, expected, later) in [
+        (frame(b'c', b""), Decision::Continue, Decision::Continue),
+        (frame(b'y', b"503 5.5.1 no magic\0"), refusal(503, EnhancedCode(5, 5, 1), "no magic"), Decision::Continue),
+        (frame(b'd', b""), Decision::Discard { by: "milter test".into() }, Decision::Discard { by: "milter test".into() }),
+        (frame(b'f', b""), Decision::Continue, unavailable()),
+    ] {
+        let script = Script::default().answering(b'U', &answer);
+        let mut check = milter(settings(&script.listen().await)).start();
+        check.connect(&known).await;
+        check.mail(&known).await;
+        assert_eq!(check.unknown_command(&known, b"WIZ now").await.decision, expected);
+        assert_eq!(check.data(&known).await.decision, later, "{expected:?}");
+        assert!(script.heard().contains(&"UWIZ now|".to_owned()));
+    }
+}
+
 /// Another check may refuse the recipient at which the milter discarded the message.
 #[tokio::test]
 async fn a_message_that_is_discarded_at_a_recipient_stays_so() {
