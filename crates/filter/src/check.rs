@@ -222,6 +222,9 @@ pub struct SessionInfo<'a> {
     pub rcpt: Option<&'a RcptRequest>,
     /// At RCPT.
     pub recipient: Option<&'a Address>,
+    /// At RCPT, once it has been admitted: whether all that it stands for are mailboxes here. None: it adds
+    /// nobody, or is not admitted yet.
+    pub is_recipient_local: Option<bool>,
     /// The sender without the address tag, if it has one; only for access rules.
     pub sender_untagged: Option<&'a Address>,
     /// The recipient without the address tag, if it has one; only for access rules.

@@ -521,6 +521,22 @@ async fn only_mail_in_its_scope_is_shown_to_a_milter() {
     assert_eq!(script.heard_codes(), "OC");
 }
 
+/// The words that Postfix has for its own transports.
+#[tokio::test]
+async fn recipients_are_told_with_where_their_mail_goes() {
+    for (is_recipient_local, expected) in [(Some(true), "local"), (Some(false), "smtp")] {
+        let script = Script::default();
+        let mut check = milter(settings(&script.listen().await)).start();
+        let recipient = "b@b.test".parse().unwrap();
+        let (known, at_rcpt) = (session(None, None), session(None, Some(&recipient)));
+        check.connect(&known).await;
+        check.mail(&known).await;
+        check.rcpt(&SessionInfo { is_recipient_local, ..at_rcpt }).await;
+        let told = format!("DR{{rcpt_addr}}|b@b.test|{{rcpt_host}}|b.test|{{rcpt_mailer}}|{expected}|");
+        assert!(script.heard().contains(&told));
+    }
+}
+
 #[tokio::test]
 async fn refused_recipients_are_told_to_milters_that_ask_for_them() {
     let reply = Reply::new(550, EnhancedCode(5, 1, 1), "No such user");

@@ -197,6 +197,8 @@ impl IntakeSession {
                     return Err(reply);
                 }
             };
+            let is_recipient_local = transaction.are_local_from(before);
+            let known = SessionInfo { is_recipient_local, ..known };
             let asked = checks.rcpt_admitted(&transaction.describe(known)).await;
             let later = record_refusal(asked, denied_by).inspect_err(|_| transaction.remove_recipients_from(before))?;
             checks.add_recipient(effects);
