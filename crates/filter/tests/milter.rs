@@ -521,6 +521,21 @@ async fn only_mail_in_its_scope_is_shown_to_a_milter() {
     assert_eq!(script.heard_codes(), "OC");
 }
 
+/// A header that is too long shows whether the message is read.
+#[tokio::test]
+async fn a_message_is_only_read_for_milters_that_want_a_part_of_it() {
+    let content = "x: y\r\n".repeat(filter::header::HEADER_OCTETS_MAX / 6 + 1).into_bytes();
+    for (options, expected) in [(0x10 | 0x20, Decision::Continue), (0x10, unavailable()), (0x20, unavailable())] {
+        let script = Script { options, ..Script::default() };
+        let mut check = milter(settings(&script.listen().await)).start();
+        let known = session(None, None);
+        check.connect(&known).await;
+        check.mail(&known).await;
+        let mut message = Message { content: content.clone(), ..Message::new() };
+        assert_eq!(check.message(&known, &mut message).await.decision, expected, "{options:x}");
+    }
+}
+
 /// The words that Postfix has for its own transports.
 #[tokio::test]
 async fn recipients_are_told_with_where_their_mail_goes() {
