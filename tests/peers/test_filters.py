@@ -154,6 +154,15 @@ class Changes(FilterCase):
 
 
 class Answers(FilterCase):
+    def test_a_milter_replies_to_unknown_commands(self):
+        milter = self.milter(answers={b"U": frame(b"y", strings("503 5.5.1 no magic"))})
+        server = self.serve(section(milter.port))
+        with Client(server.port) as client:
+            client.greet()
+            self.assertIn("5.5.1 no magic", str(client.say("WIZ now")))
+        self.assertIn("U", milter.commands)
+        self.assertEqual(self.send(server), 250)
+
     def test_refusals_have_the_reply_of_the_milter(self):
         for code, answer, expected in [
             (b"M", frame(b"y", b"550 5.7.1 not you\0"), (550, "5.7.1 not you")),

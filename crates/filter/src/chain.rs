@@ -62,6 +62,7 @@ struct RunningCheck {
     check: Box<dyn Check>,
     order: CheckOrder,
     stages: Stages,
+    hears_unknown_commands: bool,
     /// The stage, connect or HELO, at which it accepted.
     accepted_session: Option<Stage>,
     accepted_transaction: bool,
@@ -127,6 +128,27 @@ impl SessionChecks {
         let (effects, result) = said.map_or_else(|refusal| (last, Err(refusal)), |effects| (effects, Ok(())));
         self.helo = effects;
         result
+    }
+
+    /// Whether [`SessionChecks::unknown_command`] asks any check.
+    pub fn hear_unknown_commands(&self) -> bool {
+        self.running.iter().any(|running| running.hears_unknown_commands)
+    }
+
+    /// A command that the server does not know. Checks that have accepted the session are not asked.
+    ///
+    /// # Errors
+    ///
+    /// A check has another reply than the server.
+    pub async fn unknown_command(&mut self, session: &SessionInfo<'_>, line: &[u8]) -> Result<(), Refusal> {
+        let is_asked = |running: &&mut RunningCheck| running.hears_unknown_commands && running.accepted_session.is_none();
+        for running in self.running.iter_mut().filter(is_asked) {
+            let verdict = running.check.unknown_command(session, line).await;
+            if let Decision::Refuse(refusal) = verdict.decision {
+                return Err(refusal);
+            }
+        }
+        Ok(())
     }
 
     /// MAIL: a new transaction begins.
@@ -282,7 +304,15 @@ async fn make_edits(
 impl RunningCheck {
     fn new(factory: &Arc<dyn CheckFactory>, stages: Stages) -> RunningCheck {
         let (check, order) = (factory.clone().start(), factory.order());
-        RunningCheck { check, order, stages, accepted_session: None, accepted_transaction: false }
+        let hears_unknown_commands = factory.hears_unknown_commands();
+        RunningCheck {
+            check,
+            order,
+            stages,
+            hears_unknown_commands,
+            accepted_session: None,
+            accepted_transaction: false,
+        }
     }
 
     fn takes_part_in(&self, stage: Stage) -> bool {

@@ -79,6 +79,11 @@ pub trait CheckFactory: Send + Sync {
     /// The stages that it takes part in. It is not called at others.
     fn stages(&self, origin: Origin) -> Stages;
 
+    /// Whether it is asked about commands that the server does not know.
+    fn hears_unknown_commands(&self) -> bool {
+        false
+    }
+
     /// The check of one session.
     fn start(self: Arc<Self>) -> Box<dyn Check>;
 }
@@ -117,6 +122,13 @@ pub trait Check: Send {
         _reply: &'a Reply,
     ) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
         Box::pin(ready(()))
+    }
+
+    /// A command line that the server does not know, at any point of the session. Only a refusal counts:
+    /// its reply replaces that of the server. Only checks are asked whose factory
+    /// [hears](CheckFactory::hears_unknown_commands) of such commands.
+    fn unknown_command<'a>(&'a mut self, _session: &'a SessionInfo<'a>, _line: &'a [u8]) -> CheckFuture<'a> {
+        nothing_to_say()
     }
 
     /// DATA: all recipients are known.
@@ -210,6 +222,9 @@ pub struct SessionInfo<'a> {
     pub rcpt: Option<&'a RcptRequest>,
     /// At RCPT.
     pub recipient: Option<&'a Address>,
+    /// At RCPT, once it has been admitted: whether all that it stands for are mailboxes here. None: it adds
+    /// nobody, or is not admitted yet.
+    pub is_recipient_local: Option<bool>,
     /// The sender without the address tag, if it has one; only for access rules.
     pub sender_untagged: Option<&'a Address>,
     /// The recipient without the address tag, if it has one; only for access rules.

@@ -13,7 +13,8 @@
 //! table of Postfix's header_checks(5); `accept` then only protects the line from the rest of the list.
 //!
 //! A message is read once for all rules, and only as far as one of them needs: header rules never read
-//! the body. All regular expressions are searched for in one pass over each line, in linear time.
+//! the body. All regular expressions are searched for in one pass over each line, in linear time; a field
+//! is only read if a rule may be about its name.
 //!
 //! | limit | result |
 //! |---|---|
@@ -29,6 +30,7 @@ mod attachment;
 mod check;
 mod decoder;
 mod edits;
+mod field_patterns;
 mod field_text;
 mod findings;
 mod line_patterns;

@@ -125,6 +125,10 @@ impl CheckFactory for Milter {
         }
     }
 
+    fn hears_unknown_commands(&self) -> bool {
+        true
+    }
+
     fn start(self: Arc<Self>) -> Box<dyn Check> {
         Box::new(check::MilterCheck::new(self))
     }

@@ -275,6 +275,27 @@ async fn answers_become_verdicts() {
     }
 }
 
+/// At any point of the session. A refusal replaces the reply of the server, and nothing else; after a
+/// failure, the message that is under way gets what `on_failure` says.
+#[tokio::test]
+async fn unknown_commands_are_told_and_get_the_reply_of_the_milter() {
+    let known = session(None, None);
+    for (answer, expected, later) in [
+        (frame(b'c', b""), Decision::Continue, Decision::Continue),
+        (frame(b'y', b"503 5.5.1 no magic\0"), refusal(503, EnhancedCode(5, 5, 1), "no magic"), Decision::Continue),
+        (frame(b'd', b""), Decision::Discard { by: "milter test".into() }, Decision::Discard { by: "milter test".into() }),
+        (frame(b'f', b""), Decision::Continue, unavailable()),
+    ] {
+        let script = Script::default().answering(b'U', &answer);
+        let mut check = milter(settings(&script.listen().await)).start();
+        check.connect(&known).await;
+        check.mail(&known).await;
+        assert_eq!(check.unknown_command(&known, b"WIZ now").await.decision, expected);
+        assert_eq!(check.data(&known).await.decision, later, "{expected:?}");
+        assert!(script.heard().contains(&"UWIZ now|".to_owned()));
+    }
+}
+
 /// Another check may refuse the recipient at which the milter discarded the message.
 #[tokio::test]
 async fn a_message_that_is_discarded_at_a_recipient_stays_so() {
@@ -498,6 +519,37 @@ async fn only_mail_in_its_scope_is_shown_to_a_milter() {
     check.connect(&known).await;
     assert_eq!(check.mail(&known).await.decision, Decision::Accept);
     assert_eq!(script.heard_codes(), "OC");
+}
+
+/// A header that is too long shows whether the message is read.
+#[tokio::test]
+async fn a_message_is_only_read_for_milters_that_want_a_part_of_it() {
+    let content = "x: y\r\n".repeat(filter::header::HEADER_OCTETS_MAX / 6 + 1).into_bytes();
+    for (options, expected) in [(0x10 | 0x20, Decision::Continue), (0x10, unavailable()), (0x20, unavailable())] {
+        let script = Script { options, ..Script::default() };
+        let mut check = milter(settings(&script.listen().await)).start();
+        let known = session(None, None);
+        check.connect(&known).await;
+        check.mail(&known).await;
+        let mut message = Message { content: content.clone(), ..Message::new() };
+        assert_eq!(check.message(&known, &mut message).await.decision, expected, "{options:x}");
+    }
+}
+
+/// The words that Postfix has for its own transports.
+#[tokio::test]
+async fn recipients_are_told_with_where_their_mail_goes() {
+    for (is_recipient_local, expected) in [(Some(true), "local"), (Some(false), "smtp")] {
+        let script = Script::default();
+        let mut check = milter(settings(&script.listen().await)).start();
+        let recipient = "b@b.test".parse().unwrap();
+        let (known, at_rcpt) = (session(None, None), session(None, Some(&recipient)));
+        check.connect(&known).await;
+        check.mail(&known).await;
+        check.rcpt(&SessionInfo { is_recipient_local, ..at_rcpt }).await;
+        let told = format!("DR{{rcpt_addr}}|b@b.test|{{rcpt_host}}|b.test|{{rcpt_mailer}}|{expected}|");
+        assert!(script.heard().contains(&told));
+    }
 }
 
 #[tokio::test]

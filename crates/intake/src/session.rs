@@ -89,9 +89,13 @@ impl IntakeSession {
         } = listener;
         let speaks_for_others = peer.address.is_some_and(|address| context.proxy_networks.contains(address));
         let asks_of_greetings = checks.as_ref().is_some_and(|checks| checks.take_part_in(Stage::Helo));
+        let asks_of_unknown_commands = checks.as_ref().is_some_and(|checks| checks.hear_unknown_commands());
         let mut session = SmtpSession::new(machine, peer, net::steady_now());
         if asks_of_greetings {
             session = session.with_hello_check();
+        }
+        if asks_of_unknown_commands {
+            session = session.with_unknown_command_check();
         }
         if speaks_for_others {
             session = session.with_xclient();
@@ -118,6 +122,7 @@ impl IntakeSession {
     async fn answer(&mut self, question: SessionQuestion) -> SessionAnswer {
         let refused = match question {
             SessionQuestion::Hello(name) => self.check_helo(&name).await,
+            SessionQuestion::UnknownCommand(line) => self.check_unknown_command(&line).await,
             SessionQuestion::Identity(identity) => self.switch_client(&identity).await,
             SessionQuestion::Mail(request) => self.begin_transaction(request).await,
             SessionQuestion::Recipient(request) => {
@@ -192,6 +197,8 @@ impl IntakeSession {
                     return Err(reply);
                 }
             };
+            let is_recipient_local = transaction.are_local_from(before);
+            let known = SessionInfo { is_recipient_local, ..known };
             let asked = checks.rcpt_admitted(&transaction.describe(known)).await;
             let later = record_refusal(asked, denied_by).inspect_err(|_| transaction.remove_recipients_from(before))?;
             checks.add_recipient(effects);

@@ -1,4 +1,4 @@
-//! The stages of a session at which only checks decide: HELO, the sender, DATA, the end of data, and
+//! The stages of a session at which only checks decide: HELO, unknown commands, the sender, DATA, the end of data, and
 //! another client.
 //!
 //! What checks are told is boxed while they run, to keep sessions small.
@@ -22,6 +22,18 @@ impl IntakeSession {
         let known = session_info(&self.session, &self.client, self.security.as_deref().copied());
         let info = Box::new(SessionInfo { helo: Some(name), ..known });
         let checked = Box::pin(checks.helo(&info)).await;
+        record_refusal(checked, &mut self.denied_by)
+    }
+
+    /// A command that the session does not know: the checks may have another reply.
+    pub(crate) async fn check_unknown_command(&mut self, line: &[u8]) -> Result<(), Reply> {
+        let Some(checks) = &mut self.checks else { return Ok(()) };
+        let known = session_info(&self.session, &self.client, self.security.as_deref().copied());
+        let info = Box::new(match &self.incoming {
+            Some(incoming) => incoming.transaction.describe(known),
+            None => known,
+        });
+        let checked = Box::pin(checks.unknown_command(&info, line)).await;
         record_refusal(checked, &mut self.denied_by)
     }
 

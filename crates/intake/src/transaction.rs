@@ -183,6 +183,13 @@ impl Transaction {
         SessionInfo { id: Some(self.id), sender: Some(self.mail.sender.as_ref()), mail: Some(&self.mail), ..session }
     }
 
+    /// Whether the recipients from this number on all have mailboxes here; None: there are none.
+    pub(crate) fn are_local_from(&self, count: usize) -> Option<bool> {
+        let mut added = self.recipients.iter().skip(count).peekable();
+        added.peek()?;
+        Some(added.all(|recipient| !recipient.is_forwarded))
+    }
+
     /// Removes the recipients that were added last, from this number on.
     pub(crate) fn remove_recipients_from(&mut self, count: usize) {
         self.recipients.truncate(count);

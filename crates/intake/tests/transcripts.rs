@@ -63,6 +63,7 @@ impl Scripted {
             SessionQuestion::Mail(request) => ("mail", request.sender.as_ref().map(ToString::to_string)),
             SessionQuestion::Recipient(request) => ("rcpt", Some(request.address.to_string())),
             SessionQuestion::Hello(name) => ("hello", Some(name.to_string())),
+            SessionQuestion::UnknownCommand(line) => ("unknown", Some(String::from_utf8_lossy(line).into_owned())),
             SessionQuestion::Identity(identity) => {
                 ("identity", identity.address.flatten().map(|address| address.to_string()))
             }
@@ -262,6 +263,7 @@ impl<'a> TranscriptRun<'a> {
 fn prepared(transcript: &Transcript, session: SmtpSession) -> SmtpSession {
     let has = |name: &str| transcript.settings.iter().any(|(own, _)| own == name);
     let session = if has("asks_hello") { session.with_hello_check() } else { session };
+    let session = if has("asks_unknown") { session.with_unknown_command_check() } else { session };
     if has("trusts_xclient") { session.with_xclient() } else { session }
 }
 

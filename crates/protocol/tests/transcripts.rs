@@ -204,6 +204,7 @@ impl<'a> Run<'a> {
             SessionQuestion::Mail(request) => ("mail", request.sender.as_ref().map(ToString::to_string)),
             SessionQuestion::Recipient(request) => ("rcpt", Some(request.address.to_string())),
             SessionQuestion::Hello(name) => ("hello", Some(name.to_string())),
+            SessionQuestion::UnknownCommand(line) => ("unknown", Some(String::from_utf8_lossy(line).into_owned())),
             SessionQuestion::Identity(identity) => ("identity", identity_address(identity)),
             SessionQuestion::Data => ("data", None),
             SessionQuestion::Message(_) => ("message", None),
@@ -314,6 +315,7 @@ fn rcpt_text(request: &RcptRequest) -> String {
 fn with_settings(transcript: &Transcript, session: SmtpSession) -> SmtpSession {
     let has = |name: &str| transcript.settings.iter().any(|(own, _)| own == name);
     let session = if has("asks_hello") { session.with_hello_check() } else { session };
+    let session = if has("asks_unknown") { session.with_unknown_command_check() } else { session };
     if has("trusts_xclient") { session.with_xclient() } else { session }
 }
 

@@ -93,7 +93,7 @@ impl SinkSession {
                 self.apply_rules(RuleStage::Rcpt, Some(request.address.domain())).await
             }
             // These are not asked by a sink.
-            SessionQuestion::Hello(_) | SessionQuestion::Identity(_) => None,
+            SessionQuestion::Hello(_) | SessionQuestion::UnknownCommand(_) | SessionQuestion::Identity(_) => None,
             SessionQuestion::Data => self.apply_rules(RuleStage::Data, None).await,
             SessionQuestion::Message(_) => self.apply_rules(RuleStage::Message, None).await,
             // A sink offers no AUTH.
@@ -108,6 +108,7 @@ impl SinkSession {
             (
                 None,
                 SessionQuestion::Hello(_)
+                | SessionQuestion::UnknownCommand(_)
                 | SessionQuestion::Identity(_)
                 | SessionQuestion::Mail(_)
                 | SessionQuestion::Login(_)

@@ -10,8 +10,9 @@ use super::attachment::PartFields;
 use super::edits::ContentEdits;
 use super::field_text::{is_mime_field, name_and_value, unfolded};
 use super::findings::{Findings, LineSpot, TooManyChanges};
-use super::line_patterns::{LinePatterns, RulePatterns};
-use super::scan::{MessageScan, ScanError, ScanNeeds, compare_field};
+use super::field_patterns::FieldPatterns;
+use super::line_patterns::LinePatterns;
+use super::scan::{MessageScan, RulePatterns, ScanError, ScanNeeds, compare_field};
 use super::table_conditions::{attachments_in_tables, found_in_tables};
 use super::{CompiledContentRule, ContentAction, ContentLimits, ContentRule, InvalidPattern, LinePlace};
 use crate::check::{
@@ -69,7 +70,7 @@ impl ContentRules {
     ) -> Result<ContentRules, InvalidPattern> {
         let numbered = || rules.iter().map(|rule| &rule.rule).enumerate();
         let patterns = RulePatterns {
-            fields: LinePatterns::new(numbered(), &[LinePlace::Header, LinePlace::Mime, LinePlace::Nested])?,
+            fields: FieldPatterns::new(numbered())?,
             lines: LinePatterns::new(numbered(), &[LinePlace::Body])?,
         };
         let needs = ScanNeeds {
@@ -164,7 +165,7 @@ impl ContentRules {
             return Ok(());
         }
         let mut names: Vec<String> = Vec::new();
-        for field in header::fields(prefix) {
+        for field in header::fields(prefix).filter(|field| self.patterns.fields.may_match(field)) {
             let text = unfolded(field);
             let Some((name, _)) = name_and_value(&text) else { continue };
             let folded = name.to_ascii_lowercase();
@@ -176,6 +177,9 @@ impl ContentRules {
         for field in header::fields(content) {
             let place = start..start + field.len() as u64;
             start = place.end;
+            if !self.patterns.fields.may_match(field) {
+                continue;
+            }
             let text = unfolded(field);
             let Some((name, _)) = name_and_value(&text) else { continue };
             self.compare_own_field(&text, name, &LineSpot::Field(place), findings)?;

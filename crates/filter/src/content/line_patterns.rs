@@ -12,14 +12,6 @@ const SET_OCTETS_MAX: usize = 256 << 20;
 /// anew.
 const SEARCH_OCTETS_MAX: usize = 8 << 20;
 
-/// The patterns of all rules.
-pub(super) struct RulePatterns {
-    /// Of those that look at fields.
-    pub(super) fields: LinePatterns,
-    /// Of those that look at lines of the body.
-    pub(super) lines: LinePatterns,
-}
-
 /// The patterns of the rules that look at some kind of line.
 pub(super) struct LinePatterns {
     set: RegexSet,
@@ -69,6 +61,11 @@ impl LinePatterns {
             .map_err(|_| InvalidPattern::too_large_together())?;
         let has_condition_without_match = conditions.iter().any(|condition| condition.matches.is_empty());
         Ok(LinePatterns { set, conditions, has_condition_without_match })
+    }
+
+    /// Whether no rule looks at such lines.
+    pub(super) fn is_empty(&self) -> bool {
+        self.conditions.is_empty()
     }
 
     /// The rules, in order, whose condition this line meets. `field` is the name of a field, as it was

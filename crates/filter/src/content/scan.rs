@@ -10,9 +10,10 @@ use protocol::mime::{
 
 use super::attachment::{Attachment, PartFields};
 use super::decoder::ContentDecoder;
+use super::field_patterns::FieldPatterns;
 use super::field_text::{decoded, is_mime_field, name_and_value, unfolded};
 use super::findings::{Findings, LineSpot, TooManyChanges};
-use super::line_patterns::RulePatterns;
+use super::line_patterns::LinePatterns;
 use super::{ContentLimits, LinePlace};
 use crate::header::{self, HEADER_OCTETS_MAX};
 
@@ -40,6 +41,14 @@ impl From<TooManyChanges> for ScanError {
     fn from(_: TooManyChanges) -> ScanError {
         ScanError::TooManyChanges
     }
+}
+
+/// The patterns of all rules.
+pub(super) struct RulePatterns {
+    /// Of those that look at fields.
+    pub(super) fields: FieldPatterns,
+    /// Of those that look at lines of the body.
+    pub(super) lines: LinePatterns,
 }
 
 /// What the rules need of a message beyond its header.
@@ -167,6 +176,9 @@ impl PartReader<'_> {
         for field in header::fields(&header) {
             let place = start..start + field.len() as u64;
             start = place.end;
+            if !self.patterns.fields.may_match(field) {
+                continue;
+            }
             let text = unfolded(field);
             let Some((name, _)) = name_and_value(&text) else { continue };
             let kind = match (is_mime_field(name), self.is_message) {
@@ -337,9 +349,9 @@ pub(super) fn compare_field(
     text: &str,
     spot: Option<&LineSpot>,
 ) -> Result<(), TooManyChanges> {
-    let plain = patterns.fields.rules_of(places, Some(name), text);
+    let plain = patterns.fields.rules_of(places, name, text);
     let decoded = decoded(text);
-    let of_decoded = decoded.as_deref().map(|decoded| patterns.fields.rules_of(places, Some(name), decoded));
+    let of_decoded = decoded.as_deref().map(|decoded| patterns.fields.rules_of(places, name, decoded));
     let mut matching: Vec<(usize, &str)> = plain.iter().map(|rule| (*rule, text)).collect();
     let more = of_decoded.into_iter().flatten().filter(|rule| !plain.contains(rule));
     matching.extend(more.map(|rule| (rule, decoded.as_deref().unwrap_or(text))));

@@ -106,6 +106,23 @@ impl MilterCheck {
         }
     }
 
+    /// The answer is taken as one to RCPT: a refusal concerns the command alone, and the milter may accept or
+    /// discard the message that is under way. A failure decides about that message, not about the command.
+    async fn check_unknown_command(&mut self, session: &SessionInfo<'_>, line: &[u8]) -> Verdict {
+        let is_settled = matches!(self.transaction, TransactionState::Discarded | TransactionState::Failed);
+        if is_settled || self.connection.is_none() || !self.milter.settings.scope.includes_message(session) {
+            return Verdict::default();
+        }
+        match (self.ask(session, None, &MilterCommand::Unknown(line)).await, self.transaction) {
+            (Ok(answer), _) => self.decide(Stage::Rcpt, answer),
+            (Err(failure), TransactionState::Open) => {
+                self.fail(&failure);
+                Verdict::default()
+            }
+            (failed, _) => self.session_verdict(Stage::Helo, failed),
+        }
+    }
+
     async fn check_data(&mut self, session: &SessionInfo<'_>) -> Verdict {
         let answered = match self.transaction {
             TransactionState::Open => self.ask(session, None, &MilterCommand::Data).await,
@@ -382,6 +399,10 @@ impl Check for MilterCheck {
             TransactionState::Open => Box::pin(self.tell_refused(session, reply)),
             _ => Box::pin(ready(())),
         }
+    }
+
+    fn unknown_command<'a>(&'a mut self, session: &'a SessionInfo<'a>, line: &'a [u8]) -> CheckFuture<'a> {
+        Box::pin(self.check_unknown_command(session, line))
     }
 
     fn data<'a>(&'a mut self, session: &'a SessionInfo<'a>) -> CheckFuture<'a> {

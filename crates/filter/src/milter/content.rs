@@ -1,5 +1,6 @@
 //! A complete message as a milter gets it: fields, body, end. The Received field of this server is
-//! not shown, as in Sendmail and Postfix; all other fields before the content are.
+//! not shown, as in Sendmail and Postfix; all other fields before the content are. For a milter that wants
+//! neither fields nor the body, the message is not read.
 //!
 //! Only the end waits for all answers before it: what a milter does then may leave its process.
 
@@ -16,6 +17,29 @@ pub(super) async fn send(
     message: &mut dyn CheckedMessage,
     macros: &dyn MacroValues,
 ) -> Result<MilterAnswer, MilterFailure> {
+    let wants_content = connection.client().is_some_and(|client| {
+        [MilterStep::Header, MilterStep::Body].into_iter().any(|step| client.wants(step))
+    });
+    let answer = match wants_content {
+        true => send_content(connection, message, macros).await?,
+        false => connection.send_ahead(&MilterCommand::EndOfHeader, macros).await?,
+    };
+    if answer != MilterAnswer::Continue {
+        return Ok(answer);
+    }
+    let answer = connection.settle().await?;
+    if answer != MilterAnswer::Continue {
+        return Ok(answer);
+    }
+    connection.ask_about_message(message, macros).await
+}
+
+/// The fields, the end of the header, and the body.
+async fn send_content(
+    connection: &mut MilterConnection,
+    message: &mut dyn CheckedMessage,
+    macros: &dyn MacroValues,
+) -> Result<MilterAnswer, MilterFailure> {
     let header = header::read(message).await.map_err(MilterFailure::Unreadable)?;
     let header = header.ok_or(MilterFailure::HeaderTooLong)?;
     let answer = send_fields(connection, message.prefix(), &header, macros).await?;
@@ -26,15 +50,7 @@ pub(super) async fn send(
     if answer != MilterAnswer::Continue {
         return Ok(answer);
     }
-    let answer = send_body(connection, message, header.len() as u64, macros).await?;
-    if answer != MilterAnswer::Continue {
-        return Ok(answer);
-    }
-    let answer = connection.settle().await?;
-    if answer != MilterAnswer::Continue {
-        return Ok(answer);
-    }
-    connection.ask_about_message(message, macros).await
+    send_body(connection, message, header.len() as u64, macros).await
 }
 
 async fn send_fields(

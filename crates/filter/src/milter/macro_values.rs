@@ -70,7 +70,11 @@ impl SessionMacros<'_> {
     /// A refused recipient has the reply in place of its address.
     fn recipient_value(&self, name: &str) -> Option<Cow<'_, str>> {
         Some(match (name, self.refusal) {
-            ("rcpt_mailer", refusal) => refusal.map(|_| "error")?.into(),
+            ("rcpt_mailer", Some(_)) => "error".into(),
+            ("rcpt_mailer", None) => {
+                let is_local = self.session.is_recipient_local?;
+                if is_local { "local".into() } else { "smtp".into() }
+            }
             ("rcpt_host", Some(reply)) => reply.enhanced.map_or_else(String::new, |code| code.to_string()).into(),
             (_, Some(reply)) => reply.text.replace('\n', " ").into(),
             ("rcpt_host", None) => self.session.recipient?.domain().into(),

@@ -199,7 +199,7 @@ impl<'a> StdioSession<'a> {
                 self.body.clear();
             }
             // Not asked in this mode.
-            SessionQuestion::Hello(_) | SessionQuestion::Identity(_) => {}
+            SessionQuestion::Hello(_) | SessionQuestion::UnknownCommand(_) | SessionQuestion::Identity(_) => {}
             SessionQuestion::Message(_) => {
                 self.is_in_message = false;
                 return SessionAnswer::Done(self.store_message());

@@ -32,6 +32,8 @@ pub enum MilterStep {
     Body,
     /// The end of the message. It is always sent, and always answered.
     EndOfBody,
+    /// A command that the server does not know, at any point of a session.
+    Unknown,
 }
 
 /// A command with its arguments.
@@ -75,6 +77,8 @@ pub enum MilterCommand<'a> {
     Body(&'a [u8]),
     /// The end of the message.
     EndOfBody,
+    /// A command that the server does not know: the line, without its CRLF.
+    Unknown(&'a [u8]),
 }
 
 impl MilterStep {
@@ -90,6 +94,7 @@ impl MilterStep {
             MilterStep::EndOfHeader => b'N',
             MilterStep::Body => b'B',
             MilterStep::EndOfBody => b'E',
+            MilterStep::Unknown => b'U',
         }
     }
 
@@ -103,6 +108,7 @@ impl MilterStep {
             MilterStep::Body => 0x10,
             MilterStep::Header => 0x20,
             MilterStep::EndOfHeader => 0x40,
+            MilterStep::Unknown => 0x100,
             MilterStep::Data => 0x200,
             MilterStep::EndOfBody => 0,
         }
@@ -117,6 +123,7 @@ impl MilterStep {
             MilterStep::Mail => 0x4000,
             MilterStep::Rcpt => 0x8000,
             MilterStep::Data => 0x1_0000,
+            MilterStep::Unknown => 0x2_0000,
             MilterStep::EndOfHeader => 0x4_0000,
             MilterStep::Body => 0x8_0000,
             MilterStep::EndOfBody => 0,
@@ -125,7 +132,11 @@ impl MilterStep {
 
     /// The first version of the protocol that has the command.
     pub(super) fn version_min(self) -> u32 {
-        if self == MilterStep::Data { 4 } else { 2 }
+        match self {
+            MilterStep::Unknown => 3,
+            MilterStep::Data => 4,
+            _ => 2,
+        }
     }
 }
 
@@ -142,6 +153,7 @@ impl MilterCommand<'_> {
             MilterCommand::EndOfHeader => MilterStep::EndOfHeader,
             MilterCommand::Body(_) => MilterStep::Body,
             MilterCommand::EndOfBody => MilterStep::EndOfBody,
+            MilterCommand::Unknown(_) => MilterStep::Unknown,
         }
     }
 
@@ -158,6 +170,7 @@ impl MilterCommand<'_> {
                 push_string(out, name);
                 push_field_value(out, value, keeps_space);
             }
+            MilterCommand::Unknown(line) => push_string(out, line),
             MilterCommand::Body(chunk) => out.extend_from_slice(chunk),
             MilterCommand::Data | MilterCommand::EndOfHeader | MilterCommand::EndOfBody => {}
         });

@@ -81,9 +81,11 @@ fn default_names(step: MilterStep) -> &'static str {
              {client_addr} {client_port} {client_name} {client_ptr} {client_resolve}"
         }
         MilterStep::Helo => "{tls_version} {cipher} {cipher_bits}",
-        MilterStep::Mail => "i {auth_type} {auth_authen} {mail_addr} {mail_host} {tls_version} {cipher} {cipher_bits}",
+        MilterStep::Mail => {
+            "i {auth_type} {auth_authen} {auth_author} {mail_addr} {mail_host} {tls_version} {cipher} {cipher_bits}"
+        },
         MilterStep::Rcpt => "i {rcpt_addr} {rcpt_host} {rcpt_mailer}",
         MilterStep::Data | MilterStep::EndOfHeader | MilterStep::EndOfBody => "i",
-        MilterStep::Header | MilterStep::Body => "",
+        MilterStep::Header | MilterStep::Body | MilterStep::Unknown => "",
     }
 }

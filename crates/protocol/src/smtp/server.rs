@@ -15,7 +15,7 @@
 //! |----------|-----------------------|------------------------------------------------------------------------------|
 //! | Command  | a line                | the function of the verb; over the limit: LongLine                           |
 //! | LongLine | CRLF                  | 500, Command; fails an AUTH exchange                                         |
-//! | AwaitingAnswer    | the driver's answer   | Hello, Identity, Mail, Recipient: reply, Command. Data: 354, Data; or Chunk. Message: Command. Login: 334, Authenticating; or its end |
+//! | AwaitingAnswer    | the driver's answer   | Hello, UnknownCommand, Identity, Mail, Recipient: reply, Command. Data: 354, Data; or Chunk. Message: Command. Login: 334, Authenticating; or its end |
 //! | Authenticating | a line          | AwaitingAnswer (Login), 334 and Authenticating, or the end: 235, 4xx, 5xx, Command; over the limit: LongLine |
 //! | Data     | CRLF `.` CRLF         | AwaitingAnswer (Message); or, if the content was refused, its reply and Command       |
 //! | Chunk    | the rest of the chunk | 250, Command; after LAST as Data                                             |
@@ -182,6 +182,8 @@ pub struct SmtpSession {
     failed_logins: u32,
     /// The driver is asked about every greeting.
     checks_hello: bool,
+    /// The driver is asked about every command that the session does not know.
+    checks_unknown_commands: bool,
     /// The peer may use XCLIENT.
     trusts_xclient: bool,
     /// The HELO name of the client that the peer speaks for.
@@ -226,6 +228,8 @@ enum State {
 #[derive(Debug)]
 enum PendingQuestion {
     Hello { name: Box<str>, greeting: GreetingKind },
+    /// With the reply of the session.
+    UnknownCommand(Reply),
     Identity(Box<XclientIdentity>),
     Mail { sender: Option<Address>, smtputf8: bool },
     Recipient(Address),
@@ -276,6 +280,7 @@ impl SmtpSession {
             authenticated_user: None,
             failed_logins: 0,
             checks_hello: false,
+            checks_unknown_commands: false,
             trusts_xclient: false,
             xclient_helo: None,
             xclient_helo_first: false,
@@ -286,6 +291,13 @@ impl SmtpSession {
     /// accepted.
     pub fn with_hello_check(mut self) -> Self {
         self.checks_hello = true;
+        self
+    }
+
+    /// Makes the session ask the driver about every command that it does not know; otherwise it replies
+    /// itself.
+    pub fn with_unknown_command_check(mut self) -> Self {
+        self.checks_unknown_commands = true;
         self
     }
 
@@ -469,6 +481,9 @@ impl SmtpSession {
                 None => self.accept_greeting(name, greeting),
                 Some(reply) => self.refuse(self.greeting_stage(greeting), None, reply),
             },
+            PendingQuestion::UnknownCommand(reply) => {
+                self.refuse(Verb::Unknown.stage(), None, answer.refusal().unwrap_or(reply));
+            }
             PendingQuestion::Identity(identity) => match answer.refusal() {
                 None => self.accept_identity(*identity),
                 Some(reply) => self.refuse_identity(reply),

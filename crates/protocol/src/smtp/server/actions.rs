@@ -54,6 +54,10 @@ pub enum SessionQuestion {
     /// May a peer with this HELO name continue? Only if the session was told to ask
     /// ([`with_hello_check`](super::SmtpSession::with_hello_check)).
     Hello(Box<str>),
+    /// A command line that the session does not know, without its CRLF: is there a reply other than the
+    /// one of the session? Only if the session was told to ask
+    /// ([`with_unknown_command_check`](super::SmtpSession::with_unknown_command_check)).
+    UnknownCommand(Box<[u8]>),
     /// May the client continue that the peer speaks for (XCLIENT)? If so, it replaces the peer; if
     /// not, the session ends. Only for trusted peers.
     Identity(XclientIdentity),

@@ -62,7 +62,7 @@ fn answer(question: &SessionQuestion) -> SessionAnswer {
         SessionQuestion::Mail(request) => request.size == Some(7),
         SessionQuestion::Data => false,
         SessionQuestion::Hello(name) => name.starts_with('n'),
-        SessionQuestion::Identity(_) => false,
+        SessionQuestion::Identity(_) | SessionQuestion::UnknownCommand(_) => false,
         SessionQuestion::Login(request) => {
             return SessionAnswer::Verdict(PasswordVerdict::Accepted { user: request.user.clone() });
         }

@@ -20,7 +20,7 @@ impl SmtpSession {
         let result = if self.config.tls == TlsMode::Required && !self.secured && !verb.needs_no_tls() {
             self.refuse_without_tls(verb, arguments)
         } else {
-            self.dispatch(verb, arguments)
+            self.dispatch(line, verb, arguments)
         };
         match result {
             Err(_) if verb == Verb::Data && self.breaks_sync(has_more) => self.close_out_of_sync(),
@@ -29,7 +29,7 @@ impl SmtpSession {
         }
     }
 
-    fn dispatch(&mut self, verb: Verb, arguments: &[u8]) -> Result<(), Reply> {
+    fn dispatch(&mut self, line: &[u8], verb: Verb, arguments: &[u8]) -> Result<(), Reply> {
         match verb {
             Verb::Helo => utf8_argument(arguments).and_then(|name| self.helo_or_ehlo(name, GreetingKind::Helo)),
             Verb::Ehlo => utf8_argument(arguments).and_then(|name| self.helo_or_ehlo(name, GreetingKind::Extended)),
@@ -49,9 +49,17 @@ impl SmtpSession {
             Verb::Quit => no_arguments(arguments).and_then(|()| self.quit()),
             Verb::Help => self.help(),
             Verb::Vrfy => self.vrfy(arguments),
-            Verb::Unimplemented => Err(replies::NOT_IMPLEMENTED),
-            Verb::Unknown => Err(replies::UNKNOWN_COMMAND),
+            Verb::Unimplemented => self.unknown_command(line, replies::NOT_IMPLEMENTED),
+            Verb::Unknown => self.unknown_command(line, replies::UNKNOWN_COMMAND),
         }
+    }
+
+    fn unknown_command(&mut self, line: &[u8], reply: Reply) -> Result<(), Reply> {
+        if !self.checks_unknown_commands {
+            return Err(reply);
+        }
+        self.ask(PendingQuestion::UnknownCommand(reply), SessionQuestion::UnknownCommand(line.into()));
+        Ok(())
     }
 
     /// The bytes of a chunk follow in any case, and must not be taken for commands.
