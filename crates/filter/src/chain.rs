@@ -141,7 +141,8 @@ impl SessionChecks {
     ///
     /// A check has another reply than the server.
     pub async fn unknown_command(&mut self, session: &SessionInfo<'_>, line: &[u8]) -> Result<(), Refusal> {
-        let is_asked = |running: &&mut RunningCheck| running.hears_unknown_commands && running.accepted_session.is_none();
+        let is_asked =
+            |running: &&mut RunningCheck| running.hears_unknown_commands && running.accepted_session.is_none();
         for running in self.running.iter_mut().filter(is_asked) {
             let verdict = running.check.unknown_command(session, line).await;
             if let Decision::Refuse(refusal) = verdict.decision {

@@ -283,7 +283,11 @@ async fn unknown_commands_are_told_and_get_the_reply_of_the_milter() {
     for (answer, expected, later) in [
         (frame(b'c', b""), Decision::Continue, Decision::Continue),
         (frame(b'y', b"503 5.5.1 no magic\0"), refusal(503, EnhancedCode(5, 5, 1), "no magic"), Decision::Continue),
-        (frame(b'd', b""), Decision::Discard { by: "milter test".into() }, Decision::Discard { by: "milter test".into() }),
+        (
+            frame(b'd', b""),
+            Decision::Discard { by: "milter test".into() },
+            Decision::Discard { by: "milter test".into() },
+        ),
         (frame(b'f', b""), Decision::Continue, unavailable()),
     ] {
         let script = Script::default().answering(b'U', &answer);

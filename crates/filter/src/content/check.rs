@@ -8,9 +8,9 @@ use mail::{EnhancedCode, OperatorLog, QueueId, Reply};
 
 use super::attachment::PartFields;
 use super::edits::ContentEdits;
+use super::field_patterns::FieldPatterns;
 use super::field_text::{is_mime_field, name_and_value, unfolded};
 use super::findings::{Findings, LineSpot, TooManyChanges};
-use super::field_patterns::FieldPatterns;
 use super::line_patterns::LinePatterns;
 use super::scan::{MessageScan, RulePatterns, ScanError, ScanNeeds, compare_field};
 use super::table_conditions::{attachments_in_tables, found_in_tables};

@@ -17,9 +17,9 @@ pub(super) async fn send(
     message: &mut dyn CheckedMessage,
     macros: &dyn MacroValues,
 ) -> Result<MilterAnswer, MilterFailure> {
-    let wants_content = connection.client().is_some_and(|client| {
-        [MilterStep::Header, MilterStep::Body].into_iter().any(|step| client.wants(step))
-    });
+    let wants_content = connection
+        .client()
+        .is_some_and(|client| [MilterStep::Header, MilterStep::Body].into_iter().any(|step| client.wants(step)));
     let answer = match wants_content {
         true => send_content(connection, message, macros).await?,
         false => connection.send_ahead(&MilterCommand::EndOfHeader, macros).await?,

@@ -83,7 +83,7 @@ fn default_names(step: MilterStep) -> &'static str {
         MilterStep::Helo => "{tls_version} {cipher} {cipher_bits}",
         MilterStep::Mail => {
             "i {auth_type} {auth_authen} {auth_author} {mail_addr} {mail_host} {tls_version} {cipher} {cipher_bits}"
-        },
+        }
         MilterStep::Rcpt => "i {rcpt_addr} {rcpt_host} {rcpt_mailer}",
         MilterStep::Data | MilterStep::EndOfHeader | MilterStep::EndOfBody => "i",
         MilterStep::Header | MilterStep::Body | MilterStep::Unknown => "",

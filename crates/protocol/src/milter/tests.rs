@@ -177,7 +177,8 @@ fn old_versions_get_no_data_command_and_no_second_session() {
 #[test]
 fn unknown_commands_are_told_from_version_3_on_unless_they_are_not_wanted() {
     let unknown = MilterCommand::Unknown(b"WIZ now");
-    for (version, options, expected) in [(2, 0, None), (3, 0, Some(true)), (6, 0x100, None), (6, 0x2_0000, Some(false))] {
+    for (version, options, expected) in [(2, 0, None), (3, 0, Some(true)), (6, 0x100, None), (6, 0x2_0000, Some(false))]
+    {
         let mut client = negotiated(version, 0, options, b"");
         assert_eq!(client.send(&unknown, &Macros), expected == Some(true), "{version} {options:x}");
         let told: &[&str] = if expected.is_some() { &["UWIZ now|"] } else { &[] };

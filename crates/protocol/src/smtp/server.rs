@@ -227,11 +227,17 @@ enum State {
 /// What the pending question is about.
 #[derive(Debug)]
 enum PendingQuestion {
-    Hello { name: Box<str>, greeting: GreetingKind },
+    Hello {
+        name: Box<str>,
+        greeting: GreetingKind,
+    },
     /// With the reply of the session.
     UnknownCommand(Reply),
     Identity(Box<XclientIdentity>),
-    Mail { sender: Option<Address>, smtputf8: bool },
+    Mail {
+        sender: Option<Address>,
+        smtputf8: bool,
+    },
     Recipient(Address),
     Data,
     FirstChunk(Chunk),
