@@ -10,14 +10,21 @@ use crate::edit::Field;
 
 /// A longer header is not read as a whole.
 pub const HEADER_OCTETS_MAX: usize = 1 << 20;
+/// The end of the last field, and the empty line.
+const END: &[u8] = b"\r\n\r\n";
 
 /// The length of the header, without the empty line after it. None if these first bytes of a message
 /// do not contain its end; `is_whole` says that there are no more, and then they are the header.
 pub fn header_len(start: &[u8], is_whole: bool) -> Option<usize> {
+    header_len_from(start, 0, is_whole)
+}
+
+/// The same, where the end does not begin before `searched`.
+fn header_len_from(start: &[u8], searched: usize, is_whole: bool) -> Option<usize> {
     if start.starts_with(b"\r\n") {
         return Some(0);
     }
-    let end = memmem::find(start, b"\r\n\r\n").map(|end| end + 2);
+    let end = memmem::find(&start[searched..], END).map(|end| searched + end + 2);
     end.or(is_whole.then_some(start.len()))
 }
 
@@ -48,10 +55,12 @@ async fn read_start(message: &mut dyn CheckedMessage) -> io::Result<HeaderStart>
     let mut octets = Vec::new();
     loop {
         let chunk = message.read_content(octets.len() as u64).await?;
+        // What was searched before needs no second look, but for an end that was cut.
+        let searched = octets.len().saturating_sub(END.len() - 1);
         // In most messages the header is at hand as a whole, and what follows it is not copied.
         let at_hand = if octets.is_empty() { header_len(chunk, false) } else { None };
         octets.extend_from_slice(&chunk[..at_hand.unwrap_or(chunk.len()).min(HEADER_OCTETS_MAX + 1)]);
-        let len = at_hand.or_else(|| header_len(&octets, chunk.is_empty()));
+        let len = at_hand.or_else(|| header_len_from(&octets, searched, chunk.is_empty()));
         if len.is_some() || octets.len() > HEADER_OCTETS_MAX {
             octets.truncate(len.unwrap_or(octets.len()));
             let is_whole = len.is_some_and(|len| len <= HEADER_OCTETS_MAX);
