@@ -49,10 +49,10 @@ const CLAIM_WAIT: Duration = Duration::from_secs(10);
 const JOIN_RETRY_DELAY: Duration = Duration::from_secs(5);
 
 const STARTS_ALONE: &str =
-    "no NATS server answers: mail is accepted into a new lane without a second copy, and mail of before waits";
+    "no NATS server answers: mail is accepted into a new lane without a second copy, and mail accepted earlier waits";
 
 const CLAIMS_LATER: &str =
-    "the NATS servers do not answer any more: lanes are claimed later, and their mail of before waits";
+    "the NATS servers do not answer any more: lanes are claimed later, and mail accepted earlier waits";
 
 /// A node whose spool is not open yet.
 pub struct StartingNode {
@@ -348,7 +348,7 @@ async fn join_when_possible(shared: &NodeShared) -> JoinedNode {
 /// Logs it when it is another one than before.
 fn log_join_failure(shared: &NodeShared, error: &str, logged: &mut Option<String>) {
     if logged.as_deref() != Some(error) {
-        let text = "cannot join the cluster; trying again. Mail of before waits";
+        let text = "cannot join the cluster; trying again. Mail accepted earlier waits";
         shared.log(LogLevel::Error, text, &[("error", &error)]);
         *logged = Some(error.to_owned());
     }
