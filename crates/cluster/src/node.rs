@@ -26,6 +26,7 @@ mod lost_mail;
 mod replay;
 mod requests;
 mod sharing;
+mod sharing_callbacks;
 mod slots;
 mod start;
 mod usage;
@@ -56,8 +57,9 @@ use folders::LaneFolders;
 pub use forgetting::ForgetError;
 use local_mail::LocalMail;
 pub use requests::{AnswerRequest, NodeAnswers};
-pub use sharing::{CountFailedLogin, GrantDepartures, NodeSharing, SharingCallbacks};
+pub use sharing::NodeSharing;
 use sharing::{DepartureCounters, NodeMessages};
+pub use sharing_callbacks::{CountFailedLogin, GrantDepartures, SharingCallbacks};
 pub use start::StartingNode;
 pub use usage::LimitUse;
 

@@ -340,7 +340,7 @@ fn settings(transcript: &Transcript) -> (SmtpServerConfig, SmtpPeer) {
             "auth_clear_text" => config.auth.iter_mut().for_each(|auth| auth.clear_text = true),
             "auth_required" => config.auth.iter_mut().for_each(|auth| auth.required = true),
             "failed_logins_max" => limits.failed_logins_max = number(),
-            "asks_hello" | "trusts_xclient" => {}
+            "asks_hello" | "asks_unknown" | "trusts_xclient" => {}
             "normalise_bare_newlines" => peer.normalise_bare_newlines = true,
             "may_relay" => peer.may_relay = true,
             "strict_addresses" => config.tolerance.strict_addresses = true,

@@ -1,4 +1,5 @@
-//! What nodes share: the rates and the concurrency of next hops, and news about lame next hops, failed logins and used allowances.
+//! What nodes share: the rates and the concurrency of next hops, and news about lame next hops, failed logins and used
+//! allowances.
 //!
 //! | the servers | a request for departures |
 //! |---|---|
@@ -21,6 +22,7 @@ use futures_util::{FutureExt, Stream, StreamExt};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until};
 
+use super::sharing_callbacks::SharingCallbacks;
 use super::slots::SlotShares;
 use super::usage::{self, LimitUse, UsageBuffer};
 use super::{ClusterNode, NodeShared, RETRY_DELAY};
@@ -55,26 +57,6 @@ pub struct NodeSharing {
 pub(super) struct NodeMessages {
     received: mpsc::UnboundedReceiver<NodeMessage>,
     usage: Arc<UsageBuffer>,
-}
-
-/// Takes departures to a next hop.
-pub type GrantDepartures = Box<dyn Fn(&str, Departures) + Send + Sync>;
-
-/// Takes a login that has failed: the user, and the client.
-pub type CountFailedLogin = Box<dyn Fn(&str, IpAddr) + Send + Sync>;
-
-/// Takes what the other nodes tell.
-pub struct SharingCallbacks {
-    /// Departures to a next hop were granted.
-    pub grant: GrantDepartures,
-    /// So many attempts may be made to a next hop at a time.
-    pub grant_slots: Box<dyn Fn(&str, u32) + Send + Sync>,
-    /// A next hop was found to be lame.
-    pub report_lame: Box<dyn Fn(&str) + Send + Sync>,
-    /// A login of this user has failed.
-    pub count_failed_login: CountFailedLogin,
-    /// A key of a limit has used something.
-    pub count_usage: Box<dyn Fn(&LimitUse) + Send + Sync>,
 }
 
 /// Counts departures by where they were granted.

@@ -12,7 +12,7 @@ use futures_util::{FutureExt, StreamExt};
 use tokio::time::{Instant, sleep_until};
 
 use super::NodeShared;
-use super::sharing::SharingCallbacks;
+use super::sharing_callbacks::SharingCallbacks;
 use crate::clock::boot_time;
 use crate::jetstream::{RatesBucket, next_hop_key};
 use crate::slots::{ClusterView, HopSlots, SlotTable, SlotUse, WriteOutcome};

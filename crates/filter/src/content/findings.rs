@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::attachment::Attachment;
-use super::table_conditions::is_key;
 use super::{CompiledContentRule, ContentAction, ContentLimits};
 
 /// Lines that are replaced or removed in one message.
@@ -13,6 +12,8 @@ pub(super) const CHANGES_MAX: usize = 1000;
 pub(super) const TABLE_LINES_MAX: usize = 1000;
 /// Attachments of one message whose names are looked up in tables, counted for each rule.
 pub(super) const TABLE_ATTACHMENTS_MAX: usize = 1000;
+/// Octets of a value or a line that is looked up as a whole.
+pub(super) const VALUE_OCTETS_MAX: usize = 1000;
 /// Characters of a line that the log has.
 const LOGGED_CHARS_MAX: usize = 200;
 
@@ -25,6 +26,11 @@ pub(super) enum LineSpot {
     Field(Range<u64>),
     /// A line of the body, with its line end, if it has one.
     Line(Range<u64>, &'static [u8]),
+}
+
+/// Whether a line of the body can be a key. Databases cannot look up a NUL.
+fn is_key(text: &str) -> bool {
+    !text.is_empty() && text.len() <= VALUE_OCTETS_MAX && !text.contains('\0')
 }
 
 /// What was found for one rule.

@@ -10,10 +10,8 @@ use lookup::{LookupAnswer, Table};
 
 use super::CompiledContentRule;
 use super::field_text::{addresses, name_and_value};
-use super::findings::{TableAttachment, TableLine};
+use super::findings::{TableAttachment, TableLine, VALUE_OCTETS_MAX};
 
-/// Octets of a value that is looked up as a whole.
-const VALUE_OCTETS_MAX: usize = 1000;
 /// Addresses of a field that are looked up.
 const ADDRESSES_MAX: usize = 100;
 /// Keys of one message that a table is asked for at the same time. More would fill its queue, which all
@@ -63,11 +61,6 @@ impl<'t> TableBatch<'t> {
         }
         Ok(found)
     }
-}
-
-/// Whether a line of the body can be a key. Databases cannot look up a NUL.
-pub(super) fn is_key(text: &str) -> bool {
-    !text.is_empty() && text.len() <= VALUE_OCTETS_MAX && !text.contains('\0')
 }
 
 /// Keeps the lines that the tables of their rules have.
