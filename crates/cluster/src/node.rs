@@ -59,7 +59,7 @@ use local_mail::LocalMail;
 pub use requests::{AnswerRequest, NodeAnswers};
 pub use sharing::NodeSharing;
 use sharing::{DepartureCounters, NodeMessages};
-pub use sharing_callbacks::{CountFailedLogin, GrantDepartures, SharingCallbacks};
+pub use sharing_callbacks::{CountFailedLogin, GrantDepartures, GrantSlots, SharingCallbacks};
 pub use start::StartingNode;
 pub use usage::LimitUse;
 

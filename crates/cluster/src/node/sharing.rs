@@ -24,10 +24,10 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::sharing_callbacks::SharingCallbacks;
 use super::slots::SlotShares;
-use super::usage::{self, LimitUse, UsageBuffer};
+use super::usage::{self, UsageBuffer};
 use super::{ClusterNode, NodeShared, RETRY_DELAY};
 use crate::clock::boot_time;
-use crate::departures::{DepartureLedger, DepartureRequest, Departures, OwnPart, nanos};
+use crate::departures::{DepartureLedger, DepartureRequest, OwnPart, nanos};
 use crate::jetstream::{NodeNews, RatesBucket, StoredEntry, StoredRequest, next_hop_key};
 use crate::slots::SlotUse;
 

@@ -8,6 +8,9 @@ use crate::departures::Departures;
 /// Takes departures to a next hop.
 pub type GrantDepartures = Box<dyn Fn(&str, Departures) + Send + Sync>;
 
+/// Takes how many attempts may be made to a next hop at a time.
+pub type GrantSlots = Box<dyn Fn(&str, u32) + Send + Sync>;
+
 /// Takes a login that has failed: the user, and the client.
 pub type CountFailedLogin = Box<dyn Fn(&str, IpAddr) + Send + Sync>;
 
@@ -15,8 +18,8 @@ pub type CountFailedLogin = Box<dyn Fn(&str, IpAddr) + Send + Sync>;
 pub struct SharingCallbacks {
     /// Departures to a next hop were granted.
     pub grant: GrantDepartures,
-    /// So many attempts may be made to a next hop at a time.
-    pub grant_slots: Box<dyn Fn(&str, u32) + Send + Sync>,
+    /// The slots of a next hop were granted.
+    pub grant_slots: GrantSlots,
     /// A next hop was found to be lame.
     pub report_lame: Box<dyn Fn(&str) + Send + Sync>,
     /// A login of this user has failed.
