@@ -161,7 +161,7 @@ class Answers(FilterCase):
             client.greet()
             self.assertIn("5.5.1 no magic", str(client.say("WIZ now")))
         self.assertIn("U", milter.commands)
-        self.assertEqual(self.send(server), 250)
+        self.assertEqual(self.send(server).code, 250)
 
     def test_refusals_have_the_reply_of_the_milter(self):
         for code, answer, expected in [
