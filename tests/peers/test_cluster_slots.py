@@ -12,7 +12,8 @@ from outbound import text_message
 from peers.mailrace import route
 
 _CONNECTIONS = 4  # of all nodes
-_MESSAGES = 60  # of each node
+_MESSAGES = 40  # of each node
+_MESSAGES_OF_TURNS = 24  # take longer than a turn
 _REPLY_SECONDS = 0.3
 
 
@@ -80,9 +81,9 @@ class ClusterSlots(ClusterCase):
         host = self.host()
         for server in nodes:
             server.start()
-            self.send_all(server, 40)
+            self.send_all(server, _MESSAGES_OF_TURNS)
         await_that(lambda: len(set(self.senders)) == len(nodes), "both nodes deliver", nodes[0], 60)
-        await_that(lambda: len(self.senders) >= len(nodes) * 40, "all messages", nodes[0], 120)
+        await_that(lambda: len(self.senders) >= len(nodes) * _MESSAGES_OF_TURNS, "all messages", nodes[0], 120)
         self.assertEqual(host.open_most, 1)
 
     def test_connections_of_a_node_that_died_are_used_by_others(self):

@@ -37,7 +37,7 @@ const PUBLISH_BYTES: u64 = 170;
 const RECORD_CPU: Duration = Duration::from_micros(27);
 const BYTE_CPU_NS: f64 = 12.7;
 /// What a node restores in a second.
-const RESTORED_A_SECOND: u64 = 65_000;
+const RESTORED_A_SECOND: u64 = 52_000;
 const CLAIM_DELAY_PER_LANE: Duration = Duration::from_millis(100);
 const CLAIM_DELAY_MAX: Duration = Duration::from_secs(1);
 const CLAIM_JITTER: Duration = Duration::from_millis(100);
