@@ -213,7 +213,7 @@ def _run_adoption(options):
             shutil.rmtree(place)
         return report.Report(
             "cluster-adopt", "A queue moves to another node", facts, folder,
-            {"load": [" ".join(_queue_load(queues[0][0]).command())]}, _ADOPT_NOTES, checks=checks,
+            {"load": [" ".join(_queue_load(queues[0][0]).command())]}, list(_ADOPT_NOTES), checks=checks,
             tables={"Queues": rows},
         ).finish(options)  # fmt: skip
 
