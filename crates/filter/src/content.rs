@@ -176,6 +176,11 @@ impl ContentRules {
 }
 
 impl ContentRule {
+    /// Whether it depends on what is found in the message.
+    fn is_conditional(&self) -> bool {
+        self.lines.is_some() || self.attachment.is_some()
+    }
+
     fn looks_at(&self, place: LinePlace) -> bool {
         self.lines.as_ref().is_some_and(|lines| lines.places.contains(&place))
     }

@@ -37,6 +37,8 @@ pub struct ContentRules {
     rules: Vec<CompiledContentRule>,
     /// Each scope of a rule, once: mostly all rules share one.
     scopes: Vec<ServiceScope>,
+    /// Each rule has a condition that something must be found for.
+    are_conditional: bool,
     patterns: RulePatterns,
     /// What all rules together need beyond the header.
     needs: ScanNeeds,
@@ -78,7 +80,8 @@ impl ContentRules {
             lines: rules.iter().any(needs_lines),
             attachments: rules.iter().any(needs_attachments),
         };
-        Ok(ContentRules { rules, scopes, patterns, needs, limits, log })
+        let are_conditional = rules.iter().all(|rule| rule.rule.is_conditional());
+        Ok(ContentRules { rules, scopes, are_conditional, patterns, needs, limits, log })
     }
 
     async fn check(&self, session: &SessionInfo<'_>, message: &mut dyn CheckedMessage) -> Verdict {
@@ -89,6 +92,8 @@ impl ContentRules {
             return Verdict::default();
         }
         match self.find(Findings::new(&self.rules, in_scope, self.limits), message).await {
+            // Most messages.
+            Ok(findings) if findings.is_empty() && self.are_conditional => Verdict::default(),
             Ok(findings) => self.verdict(findings, session.id),
             Err(error) => {
                 let id = session.id.map(|id| id.to_string()).unwrap_or_default();
@@ -105,7 +110,7 @@ impl ContentRules {
         mut findings: Findings<'r>,
         message: &mut dyn CheckedMessage,
     ) -> Result<Findings<'r>, CheckError> {
-        if !findings.any_rule(|rule| rule.rule.lines.is_some() || rule.rule.attachment.is_some()) {
+        if !findings.any_rule(|rule| rule.rule.is_conditional()) {
             return Ok(findings);
         }
         let header = header::read(message).await?.ok_or(ScanError::HeaderTooLong)?;

@@ -2,9 +2,7 @@
 //! are about (`^Subject:`), and rules may name them: a field with a name that occurs in none of these
 //! rules costs one look at its name. Rules about any field are searched for apart from them.
 
-use std::collections::HashSet;
-
-use memchr::{memchr, memchr2};
+use memchr::memchr;
 use regex_syntax::hir::Look;
 use regex_syntax::hir::literal::Extractor;
 
@@ -15,8 +13,8 @@ const PLACES: [LinePlace; 3] = [LinePlace::Header, LinePlace::Mime, LinePlace::N
 
 /// The patterns of the rules that look at fields.
 pub(super) struct FieldPatterns {
-    /// The names, in lower case, that the fields of `of_named_fields` have.
-    names: HashSet<Box<[u8]>>,
+    /// The names that the fields of `of_named_fields` have.
+    names: FieldNames,
     of_named_fields: LinePatterns,
     of_any_field: LinePatterns,
 }
@@ -28,11 +26,11 @@ impl FieldPatterns {
     pub(super) fn new<'r>(
         rules: impl Iterator<Item = (usize, &'r ContentRule)>,
     ) -> Result<FieldPatterns, InvalidPattern> {
-        let (mut names, mut named, mut others) = (HashSet::new(), Vec::new(), Vec::new());
+        let (mut names, mut named, mut others) = (FieldNames::default(), Vec::new(), Vec::new());
         for (number, rule) in rules {
             match rule.lines.as_ref().and_then(names_of_condition) {
                 Some(own) => {
-                    names.extend(own);
+                    own.into_iter().for_each(|name| names.insert(name));
                     named.push((number, rule));
                 }
                 None => others.push((number, rule)),
@@ -48,10 +46,23 @@ impl FieldPatterns {
         if !self.of_any_field.is_empty() {
             return true;
         }
+        // Names are short, and most are plain.
+        let is_plain = |octet: &u8| octet.is_ascii_graphic() && *octet != b':';
+        let plain = field.iter().take_while(|octet| is_plain(octet)).count();
+        let (name, rest) = field.split_at(plain);
+        match rest.first() {
+            Some(b':') => self.names.contains(name),
+            Some(_) => self.may_match_odd_name(field),
+            None => false,
+        }
+    }
+
+    /// The same for a name with white space or other octets that most names do not have.
+    #[cold]
+    fn may_match_odd_name(&self, field: &[u8]) -> bool {
         let Some(end) = memchr(b':', field) else { return false };
         let name = field[..end].trim_ascii_end();
-        let is_plain = name.is_ascii() && memchr2(b'\r', b'\n', name).is_none();
-        !is_plain || self.names.contains(name.to_ascii_lowercase().as_slice())
+        !name.iter().all(u8::is_ascii_graphic) || self.names.contains(name)
     }
 
     /// The rules whose condition a field of this name meets. `text` is the whole field on one line.
@@ -62,12 +73,32 @@ impl FieldPatterns {
     }
 }
 
-/// The names, in lower case, that a field must have to meet the condition; None: any.
+/// Names of fields by their length: few have the same.
+#[derive(Default)]
+struct FieldNames(Vec<Vec<Box<[u8]>>>);
+
+impl FieldNames {
+    fn insert(&mut self, name: Box<[u8]>) {
+        if self.0.len() <= name.len() {
+            self.0.resize_with(name.len() + 1, Vec::new);
+        }
+        if !self.contains(&name) {
+            self.0[name.len()].push(name);
+        }
+    }
+
+    /// In any case.
+    fn contains(&self, name: &[u8]) -> bool {
+        self.0.get(name.len()).is_some_and(|same| same.iter().any(|known| known.eq_ignore_ascii_case(name)))
+    }
+}
+
+/// The names that a field must have to meet the condition; None: any.
 fn names_of_condition(condition: &LineCondition) -> Option<Vec<Box<[u8]>>> {
     if condition.fields.is_empty() {
         return condition.matches.iter().find_map(|pattern| names_at_start(pattern.as_str()));
     }
-    Some(condition.fields.iter().map(|name| name.to_ascii_lowercase().into_bytes().into()).collect())
+    Some(condition.fields.iter().map(|name| name.as_bytes().into()).collect())
 }
 
 /// The names of fields that every match of the expression begins with; None: others are possible.

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use mail_parser::HeaderValue;
 use mail_parser::parsers::MessageStream;
-use memchr::memchr2;
+use memchr::{memchr_iter, memchr2};
 
 /// Octets of a decoded value, before it is decoded.
 const ENCODED_OCTETS_MAX: usize = 4 << 10;
@@ -44,9 +44,14 @@ pub(super) fn is_mime_field(name: &str) -> bool {
 
 /// An unfolded field with its encoded words decoded; None if it has none.
 pub(super) fn decoded(text: &str) -> Option<String> {
-    // Mostly there is none, and the whole text is searched faster than the value is found.
-    let (name, value) = text.contains("=?").then(|| text.split_once(':'))?.filter(|(_, value)| value.contains("=?"))?;
+    let (name, value) = text.split_once(':').filter(|(_, value)| has_encoded_word(value))?;
     Some(format!("{name}: {}", decoded_words(value)?))
+}
+
+/// Whether an encoded word may begin somewhere.
+fn has_encoded_word(text: &str) -> bool {
+    // There are few question marks.
+    memchr_iter(b'?', text.as_bytes()).any(|position| text.as_bytes()[..position].ends_with(b"="))
 }
 
 fn decoded_words(value: &str) -> Option<String> {
@@ -86,7 +91,7 @@ pub(super) fn addresses(value: &str) -> Vec<String> {
 /// Encoded words do not belong into parameters, but many programs write them there. Windows ignores dots
 /// and white space at the end.
 fn file_name(name: &str) -> String {
-    let decoded = if name.contains("=?") { decoded_words(name) } else { None };
+    let decoded = if has_encoded_word(name) { decoded_words(name) } else { None };
     let name = decoded.as_deref().unwrap_or(name);
     name.trim_end_matches(|character: char| character == '.' || character.is_whitespace()).to_owned()
 }

@@ -111,6 +111,11 @@ impl<'r> Findings<'r> {
         self.rules.iter().zip(&self.in_scope).any(|(rule, in_scope)| *in_scope && is_met(rule))
     }
 
+    /// Whether nothing was found for any rule.
+    pub(super) fn is_empty(&self) -> bool {
+        self.found.is_empty()
+    }
+
     /// Takes a field that the conditions of these rules match, which are in order, each with the form of
     /// the field that it matches.
     pub(super) fn take_field(
@@ -236,9 +241,8 @@ impl<'r> Findings<'r> {
     pub(super) fn applying(mut self) -> impl Iterator<Item = (&'r CompiledContentRule, RuleFindings)> {
         let rules = self.rules.iter().zip(self.in_scope).enumerate();
         rules.filter_map(move |(number, (rule, in_scope))| {
-            let is_conditional = rule.rule.lines.is_some() || rule.rule.attachment.is_some();
             let found = match self.found.remove(&number) {
-                None if is_conditional => return None,
+                None if rule.rule.is_conditional() => return None,
                 found => found.unwrap_or_default(),
             };
             let has_line = rule.rule.lines.is_none() || found.line.is_some();

@@ -355,6 +355,9 @@ pub(super) fn compare_field(
     let mut matching: Vec<(usize, &str)> = plain.iter().map(|rule| (*rule, text)).collect();
     let more = of_decoded.into_iter().flatten().filter(|rule| !plain.contains(rule));
     matching.extend(more.map(|rule| (rule, decoded.as_deref().unwrap_or(text))));
+    if matching.is_empty() {
+        return Ok(());
+    }
     matching.sort_by_key(|(rule, _)| *rule);
     findings.take_field(&matching, spot)
 }
