@@ -30,8 +30,9 @@ lint:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 
+# Many tests wait for peers, so more of them run at the same time than there are processors.
 unit:
-	$(CARGO) test --workspace --quiet
+	RUST_TEST_THREADS=$$((3 * $$(nproc))) $(CARGO) test --workspace --quiet
 
 # Uses the binary of `cargo test`: `cargo build` would rebuild it with fewer dependency features.
 integration:
