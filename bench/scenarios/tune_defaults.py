@@ -20,7 +20,7 @@ from . import Scenario
 _GAIN_MAX_PERCENT = 5
 _RUN = "1s"  # how long the load of each run lasts
 _OTHERS = 2  # values that are compared with the default
-_ROUNDS_MAX, _MEASURE_SECONDS_MAX = 200, 300  # of a measurement
+_ROUNDS_MAX, _MEASURE_SECONDS_MAX = 200, 600  # of a measurement
 _SECONDS_MAX = 1800  # of one search or measurement, with its last runs
 _DECIDED = (0, 1)  # the exit codes that come with a result: decided, and not decided or cut short
 _NOTES = (
