@@ -98,6 +98,9 @@ printf 'Content-Transfer-Encoding: quoted-printable\r\n\r\n=E4\xe4 \r\n\x02' >co
 printf 'Content-Type: image/png\r\nContent-Transfer-Encoding: binary\r\n\r\n\x89PNG\r\n\x1a\n\x00\x02' >corpus/seven_bit/image
 mkdir -p corpus/mime_parts
 cp corpus/seven_bit/* corpus/mime_parts/
+mkdir -p corpus/content_rules
+cp corpus/seven_bit/* corpus/content_rules/
+printf 'Subject: =?utf-8?q?=61?=\r\nContent-Disposition: attachment; filename*0=a;\r\n filename*1=.exe\r\n\r\nx\r\nx\x07' >corpus/content_rules/encoded
 mkdir -p corpus/dkim_signature corpus/dkim_key corpus/arc_set corpus/dmarc_record corpus/authentication_results
 messages=../crates/sender_auth/tests/verification/messages
 cp "$messages"/relaxed-white-lines.eml "$messages"/length.eml corpus/dkim_signature/
@@ -122,7 +125,12 @@ printf 'VERSION\t2\t0\nDONE\nCONT\t1\n\x01' >corpus/dovecot_auth/version
 mkdir -p corpus/policy_answer
 printf 'action=REJECT 5.1.8 no\n\n\x02' >corpus/policy_answer/refusal
 printf 'x=y\naction=450 later\n\naction=\n\n\x01' >corpus/policy_answer/two
-mkdir -p corpus/exim_configuration
+mkdir -p corpus/postfix_configuration corpus/exim_configuration
+for main in ../bench/equivalence/setups/*/main.cf; do
+    seed=corpus/postfix_configuration/$(basename "$(dirname "$main")") master=${main%main.cf}master.cf
+    cp "$main" "$seed"
+    if [ -e "$master" ]; then { printf '\n\x1c\n'; cat "$master"; } >>"$seed"; fi
+done
 cp ../crates/mailrace/tests/exim/* corpus/exim_configuration/
 mkdir -p corpus/api_request corpus/control_line
 printf '/api/v1/recipients/hold\0node=a\0{"filter":{"destination":"example.org"},"dry_run":true}' >corpus/api_request/act
