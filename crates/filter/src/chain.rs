@@ -287,8 +287,7 @@ impl SessionChecks {
     }
 
     fn findings(&self) -> Vec<Finding> {
-        let said = [&self.connection, &self.helo, &self.transaction];
-        said.into_iter().flat_map(|effects| effects.findings.iter().cloned()).collect()
+        [&self.connection, &self.helo, &self.transaction].map(|effects| effects.findings.as_slice()).concat()
     }
 }
 

@@ -19,6 +19,7 @@ use tokio::io::AsyncReadExt;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::yield_now;
 use tokio::time::{Instant, sleep_until};
 
 /// A connection that is idle for longer is closed: the program may be about to close it too.
@@ -98,8 +99,10 @@ impl ServiceStream {
         }
     }
 
-    /// Writes what there is room for.
+    /// Writes what there is room for, when the other sessions of the thread that have something to do have come
+    /// as far: a service that gets many requests at once wakes up once for them.
     pub(crate) async fn write(&self, bytes: &[u8]) -> io::Result<usize> {
+        yield_now().await;
         loop {
             match self {
                 ServiceStream::Tcp(stream) => stream.writable().await?,

@@ -46,23 +46,10 @@ impl FieldPatterns {
         if !self.of_any_field.is_empty() {
             return true;
         }
-        // Names are short, and most are plain.
-        let is_plain = |octet: &u8| octet.is_ascii_graphic() && *octet != b':';
-        let plain = field.iter().take_while(|octet| is_plain(octet)).count();
-        let (name, rest) = field.split_at(plain);
-        match rest.first() {
-            Some(b':') => self.names.contains(name),
-            Some(_) => self.may_match_odd_name(field),
-            None => false,
-        }
-    }
-
-    /// The same for a name with white space or other octets that most names do not have.
-    #[cold]
-    fn may_match_odd_name(&self, field: &[u8]) -> bool {
-        let Some(end) = memchr(b':', field) else { return false };
+        // Names are short.
+        let Some(end) = field.iter().position(|octet| *octet == b':') else { return false };
         let name = field[..end].trim_ascii_end();
-        !name.iter().all(u8::is_ascii_graphic) || self.names.contains(name)
+        self.names.contains(name) || !name.iter().all(u8::is_ascii_graphic)
     }
 
     /// The rules whose condition a field of this name meets. `text` is the whole field on one line.

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use mail_parser::HeaderValue;
 use mail_parser::parsers::MessageStream;
-use memchr::{memchr_iter, memchr2};
+use memchr::{memchr, memchr_iter, memchr2};
 
 /// Octets of a decoded value, before it is decoded.
 const ENCODED_OCTETS_MAX: usize = 4 << 10;
@@ -32,8 +32,8 @@ pub(super) fn unfolded(field: &[u8]) -> Cow<'_, str> {
 
 /// The name and the value of an unfolded field; None if it is none.
 pub(super) fn name_and_value(text: &str) -> Option<(&str, &str)> {
-    let (name, value) = text.split_once(':')?;
-    Some((name.trim_ascii_end(), value.trim_ascii()))
+    let colon = memchr(b':', text.as_bytes())?;
+    Some((text[..colon].trim_ascii_end(), text[colon + 1..].trim_ascii()))
 }
 
 /// Whether the field is about the content of a part (RFC 2045).
@@ -44,7 +44,11 @@ pub(super) fn is_mime_field(name: &str) -> bool {
 
 /// An unfolded field with its encoded words decoded; None if it has none.
 pub(super) fn decoded(text: &str) -> Option<String> {
-    let (name, value) = text.split_once(':').filter(|(_, value)| has_encoded_word(value))?;
+    // Mostly there is none, and the whole text is searched faster than the value is found.
+    let (name, value) = has_encoded_word(text).then(|| text.split_once(':'))??;
+    if !has_encoded_word(value) {
+        return None;
+    }
     Some(format!("{name}: {}", decoded_words(value)?))
 }
 
