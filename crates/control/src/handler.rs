@@ -3,7 +3,7 @@
 //! Actions run the same way, are logged with who asked for them and their result, and change nothing
 //! but what they name. The control socket and the HTTP API are two ways to the same functions.
 
-pub(crate) mod acts;
+mod acts;
 mod explain;
 mod pauses;
 mod process;
@@ -26,6 +26,7 @@ use serde::Serialize;
 use serde_json::Value;
 use spool::SpooledMessage;
 
+use self::acts::UnfinishedAct;
 use super::adaptive::{self, AdaptiveValue};
 use super::certificates::{AcmeCertificateRow, CertificateStatus};
 use super::explain::MessageState;
@@ -76,6 +77,10 @@ pub(super) enum ControlError {
     /// It is done, and may not be kept.
     #[error(transparent)]
     NotKept(NotSynced),
+    /// An act was not done in full.
+    #[error(transparent)]
+    Unfinished(#[from] UnfinishedAct),
+    /// The answer cannot be written, or a part of it cannot be made.
     #[error(transparent)]
     Io(#[from] io::Error),
 }
@@ -101,11 +106,11 @@ impl ControlHandler {
             ControlRequest::List(filter) => self.list(filter, out)?,
             ControlRequest::ListOldest { limit, filter } => self.list_oldest(limit, filter, out)?,
             ControlRequest::Summary { by, filter } => write_rows(&self.summary(by, filter)?, out)?,
-            ControlRequest::Hold(order) => self.write_act(caller, OperatorAction::Hold, order, out)?,
-            ControlRequest::Release(order) => self.write_act(caller, OperatorAction::Release, order, out)?,
-            ControlRequest::Retry(order) => self.write_act(caller, OperatorAction::Retry, order, out)?,
-            ControlRequest::Remove(order) => self.write_act(caller, OperatorAction::Remove, order, out)?,
-            ControlRequest::Bounce(order) => self.write_act(caller, OperatorAction::Bounce, order, out)?,
+            ControlRequest::Hold(order) => self.act(caller, OperatorAction::Hold, order)?.write(out)?,
+            ControlRequest::Release(order) => self.act(caller, OperatorAction::Release, order)?.write(out)?,
+            ControlRequest::Retry(order) => self.act(caller, OperatorAction::Retry, order)?.write(out)?,
+            ControlRequest::Remove(order) => self.act(caller, OperatorAction::Remove, order)?.write(out)?,
+            ControlRequest::Bounce(order) => self.act(caller, OperatorAction::Bounce, order)?.write(out)?,
             ControlRequest::Pause(request) => write_rows(&[self.pause(caller, request)?], out)?,
             ControlRequest::Resume(request) => self.resume(caller, request)?,
             ControlRequest::Pauses => write_rows(&self.pauses()?, out)?,

@@ -11,7 +11,7 @@
 //! | `count {FILTER}` | a number: queued recipients |
 //! | `list {FILTER}` | a JSON object for each queued recipient |
 //! | `summary {"by": "destination", "filter": {FILTER}}` | an object for each destination, queue, sender or next hop |
-//! | `hold`, `release`, `retry`, `remove`, `bounce` `{"filter": {FILTER}, "dry_run": false}` | a number: recipients selected |
+//! | `hold`, `release`, `retry`, `remove`, `bounce` `{"filter": {FILTER}, "dry_run": false}` | a number: recipients selected; if some were left out, a line with their number |
 //! | `pause {"target": {"queue": NAME}, "for": "2h"}` | an object: the pause. Also for a `next_hop` or a `destination` |
 //! | `resume {"target": {"queue": NAME}}` | nothing |
 //! | `pauses` | an object for each pause in force |
@@ -43,6 +43,7 @@
 //! | `drain {"within": "5m"}` | nothing; the server takes no mail, delivers for that time, and stops |
 //! | `reload` | an object: what has changed, or why the configuration is refused |
 
+pub mod act_report;
 mod adaptive;
 pub mod adaptive_text;
 pub mod api;

@@ -21,6 +21,7 @@ use queue::OperatorAction;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use control::act_report::ActReport;
 use control::explanation::{AddressVerification, Deliverability};
 use control::process::DrainRequest;
 use control::request::{ActionRequest, ControlRequest};
@@ -100,23 +101,16 @@ pub fn apply_queue_action(config: &Config, action: OperatorAction, args: &QueueA
     let sentence = |count| format!("{} {will} {fate}", plural(count, "recipient"));
     let (mut total, mut total_left_out) = (0, 0);
     for answer in answers.iter() {
-        let (count, left_out) = act_counts(&answer.text)?;
-        total += count;
-        total_left_out += left_out;
-        print(answer.node.iter().map(|node| format!("node {node}: {}", sentence(count))))?;
+        let ActReport { recipients, in_attempt } = answer.text.parse()?;
+        total += recipients;
+        total_left_out += in_attempt;
+        print(answer.node.iter().map(|node| format!("node {node}: {}", sentence(recipients))))?;
     }
     print([sentence(total)])?;
     if total_left_out > 0 {
         print([format!("{} left out: in an attempt", plural(total_left_out, "recipient"))])?;
     }
     answers.finish()
-}
-
-/// The recipients that an action selects, and those that it leaves out.
-fn act_counts(answer: &str) -> anyhow::Result<(usize, usize)> {
-    let mut lines = answer.lines();
-    let selected = lines.next().unwrap_or_default().parse()?;
-    Ok((selected, lines.next().map_or(Ok(0), str::parse)?))
 }
 
 /// `mailrace explain`.
@@ -206,7 +200,7 @@ impl From<ExitError> for ControlClientError {
 /// `sendmail -q`: retries the selected recipients that wait for a later attempt. Returns how many.
 pub fn retry_now(config: &Config, filter: RecipientFilter) -> anyhow::Result<usize> {
     let answer = request_text(&config.admin.socket, &ControlRequest::Retry(ActionRequest { filter, dry_run: false }))?;
-    Ok(act_counts(&answer)?.0)
+    Ok(answer.parse::<ActReport>()?.recipients)
 }
 
 /// `sendmail -bv`: prints a line for each address with what would happen to its mail. The exit

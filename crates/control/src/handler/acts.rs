@@ -7,7 +7,6 @@
 
 use std::collections::HashSet;
 use std::fmt;
-use std::io;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -15,6 +14,7 @@ use std::time::{Duration, Instant};
 use queue::{ActCounts, ActProgress, OperatorAction, TrackedAction};
 
 use super::{ControlError, ControlHandler, ControlResult, now};
+use crate::act_report::ActReport;
 use crate::request::{ActionRequest, ControlRequest};
 use crate::selection::{self, ActionPart, RecipientId, StoredMessageReader};
 use crate::text::plural;
@@ -25,15 +25,6 @@ const RECORD_WAIT_MAX: Duration = Duration::from_secs(30);
 const CLUSTER_RECORD_WAIT_MAX: Duration = Duration::from_secs(2);
 /// How often the counts are looked at meanwhile.
 const RECORD_POLL_INTERVAL: Duration = Duration::from_millis(5);
-
-/// What an action has done that is not left unfinished.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct ActReport {
-    /// Recipients whose outcome is recorded; in a dry run, those that would be picked.
-    pub(crate) recipients: usize,
-    /// Recipients that were left out since they are in an attempt.
-    pub(crate) in_attempt: usize,
-}
 
 /// What was selected until now.
 #[derive(Default)]
@@ -49,7 +40,7 @@ pub(crate) struct UnfinishedAct {
     counts: ActCounts,
     unreadable: usize,
     /// Why it ended midway.
-    error: Option<ControlError>,
+    error: Option<Box<ControlError>>,
 }
 
 impl fmt::Display for UnfinishedAct {
@@ -69,43 +60,12 @@ impl fmt::Display for UnfinishedAct {
     }
 }
 
-impl UnfinishedAct {
-    /// Whether this is why there is no answer. Other errors of this type are those of the stream.
-    pub(crate) fn is_in(error: &io::Error) -> bool {
-        error.get_ref().is_some_and(|inner| inner.is::<UnfinishedAct>())
-    }
-}
-
 impl ControlHandler {
-    /// Applies an action, and returns how many recipients it selects, once all of them are recorded.
-    pub(crate) fn act(&self, caller: &str, act: OperatorAction, action: ActionRequest) -> ControlResult<usize> {
-        Ok(self.report_act(caller, act, action)?.recipients)
-    }
-
-    /// The same for the control socket: a second line has the number of those that were left out, if there are any.
-    pub(super) fn write_act(
-        &self,
-        caller: &str,
-        act: OperatorAction,
-        action: ActionRequest,
-        out: &mut impl io::Write,
-    ) -> ControlResult<()> {
-        let ActReport { recipients, in_attempt } = self.report_act(caller, act, action)?;
-        writeln!(out, "{recipients}")?;
-        match in_attempt {
-            0 => Ok(()),
-            _ => Ok(writeln!(out, "{in_attempt}")?),
-        }
-    }
-
-    /// The same, with those that were left out. If the server stops meanwhile, the parts that were done stay so.
-    fn report_act(&self, caller: &str, act: OperatorAction, action: ActionRequest) -> ControlResult<ActReport> {
+    /// Applies an action, and reports what it has done once all that it selects is recorded. If the server stops
+    /// meanwhile, the parts that were done stay so.
+    pub(crate) fn act(&self, caller: &str, act: OperatorAction, action: ActionRequest) -> ControlResult<ActReport> {
         let order = ControlRequest::action(act, action.clone());
-        let describe = |report: &ActReport| match report.in_attempt {
-            0 => plural(report.recipients, "recipient"),
-            left_out => format!("{}; {left_out} left out: in an attempt", plural(report.recipients, "recipient")),
-        };
-        self.logged(caller, &order, describe, || self.apply(act.into(), action))
+        self.logged(caller, &order, ActReport::to_string, || self.apply(act.into(), action))
     }
 
     fn apply(&self, act: TrackedAction, action: ActionRequest) -> ControlResult<ActReport> {
@@ -123,7 +83,7 @@ impl ControlHandler {
             // Nothing was done.
             Err(error) if counts == ActCounts::default() && unreadable == 0 => Err(error),
             Ok(()) if counts.pending + counts.dropped + unreadable == 0 => Ok(report),
-            ended => Err(io::Error::other(UnfinishedAct { counts, unreadable, error: ended.err() }).into()),
+            ended => Err(UnfinishedAct { counts, unreadable, error: ended.err().map(Box::new) }.into()),
         }
     }
 
@@ -199,12 +159,10 @@ mod tests {
     #[test]
     fn an_unfinished_action_says_what_is_recorded_and_what_is_not() {
         let counts = ActCounts { recorded: 1, pending: 2, dropped: 3 };
-        let unfinished = UnfinishedAct { counts, unreadable: 1, error: Some(ControlError::Stopping) };
+        let unfinished = UnfinishedAct { counts, unreadable: 1, error: Some(Box::new(ControlError::Stopping)) };
         let expected = "the action is unfinished: 1 recipient recorded; 2 more picked and not recorded yet: look at the \
                         queue again; 3 picked and not done: a later action took them, or they cannot be recorded; \
                         1 message left out that cannot be read; it ended midway: the server is stopping";
-        assert_eq!(unfinished.to_string(), expected);
-        assert!(UnfinishedAct::is_in(&io::Error::other(unfinished)));
-        assert!(!UnfinishedAct::is_in(&io::ErrorKind::BrokenPipe.into()));
+        assert_eq!(ControlError::from(unfinished).to_string(), expected);
     }
 }

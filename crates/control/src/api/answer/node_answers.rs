@@ -14,6 +14,7 @@ use super::super::types::{
     ClusterStatus, ClusterSummary, NodeActResult, NodeRecipients, NodeStatus, NodeSummary,
 };
 use super::{ApiAnswer, Problem, bad_request, done, explain_query, json, page_limit, queue_id};
+use crate::act_report::ActReport;
 use crate::adaptive_text;
 use crate::handler::{ControlError, ControlHandler};
 use crate::list::QueuedRecipient;
@@ -117,16 +118,17 @@ fn rows<T: DeserializeOwned>(lines: &[String]) -> Result<Vec<T>, String> {
     lines.iter().map(|line| serde_json::from_str(line).map_err(|error| error.to_string())).collect()
 }
 
-/// The results of an action, whose answer is the number of recipients.
+/// The results of an action, whose answer is an [`ActReport`].
 pub(super) fn act_results(answers: Vec<NodeAnswer>) -> Result<Vec<NodeActResult>, Problem> {
     let result = |(node, lines): NodeLines| {
-        let recipients = lines.and_then(|lines| {
-            let count = lines.first().and_then(|line| line.parse().ok());
-            count.ok_or_else(|| "the answer of the node is not a number".to_owned())
-        });
-        match recipients {
-            Ok(count) => NodeActResult { node, recipients: Some(count), error: None },
-            Err(error) => NodeActResult { node, recipients: None, error: Some(error) },
+        let read = |lines: Vec<String>| {
+            lines.join("\n").parse().map_err(|_| "the answer of the node is not a number".to_owned())
+        };
+        match lines.and_then(read) {
+            Ok(ActReport { recipients, in_attempt }) => {
+                NodeActResult { node, recipients: Some(recipients), in_attempt: Some(in_attempt), error: None }
+            }
+            Err(error) => NodeActResult { node, recipients: None, in_attempt: None, error: Some(error) },
         }
     };
     Ok(results(answers)?.into_iter().map(result).collect())
@@ -203,9 +205,17 @@ mod tests {
 
     #[test]
     fn a_client_sees_which_node_has_acted_and_which_has_not() {
-        let results = act_results(answers(&[("a", Some("3\ndone\n")), ("b", None), ("c", Some("no: x\n"))])).unwrap();
-        let seen: Vec<_> = results.iter().map(|it| (&*it.node, it.recipients, it.error.as_deref())).collect();
-        assert_eq!(seen, [("a", Some(3), None), ("b", None, Some("no route")), ("c", None, Some("x"))]);
+        let of_nodes = [("a", Some("3\ndone\n")), ("b", None), ("c", Some("no: x\n")), ("d", Some("1\n2\ndone\n"))];
+        let results = act_results(answers(&of_nodes)).unwrap();
+        let seen: Vec<_> =
+            results.iter().map(|it| (&*it.node, it.recipients, it.in_attempt, it.error.as_deref())).collect();
+        let expected = [
+            ("a", Some(3), Some(0), None),
+            ("b", None, None, Some("no route")),
+            ("c", None, None, Some("x")),
+            ("d", Some(1), Some(2), None),
+        ];
+        assert_eq!(seen, expected);
     }
 
     #[test]
