@@ -18,7 +18,7 @@ import time
 import unittest
 
 from harness import WAIT_SECONDS_MAX, await_that
-from outbound import OutboundCase, await_event, mail_events, metrics
+from outbound import OutboundCase, await_event, mail_events, metrics, text_message
 from peers.certificate import certificate
 from peers.mailrace import certificate_section, listener, route
 from retrieval import ReaderConnection
@@ -184,6 +184,16 @@ class Reading(ApiCase):
             kind = types.get(name) or types[family]
             self.assertEqual(name.endswith("_total"), kind == "counter", line)
         self.assertEqual(set(samples), set(metrics(self.server)))
+
+    def test_a_list_says_how_many_messages_it_lacks_because_they_cannot_be_read(self):
+        # A message of this size has a file of its own.
+        damaged = self.send(self.server, "bob@one.test", message=text_message(body="0123456789\r\n" * 200_000))
+        await_event(self.server, "deferred", to="<bob@one.test>")
+        [body] = (self.server.data / "spool").rglob("body-*")
+        body.unlink()
+        page = self.get("/api/v1/recipients")
+        self.assertEqual((page["recipients"], page["unreadable"], page["next"]), ([], 1, None))
+        self.assertIn(f"unreadable=1 id={damaged} ", self.server.log_tail(1000))
 
     def test_lists_come_in_pages(self):
         self.defer_two()

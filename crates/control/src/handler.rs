@@ -102,10 +102,10 @@ impl ControlHandler {
     /// Handles one request on the control socket; `caller` says who made it, for the log.
     pub(super) fn handle(&self, line: &str, caller: &str, out: &mut impl Write) -> ControlResult<()> {
         match line.parse()? {
-            ControlRequest::Count(filter) => writeln!(out, "{}", self.count(filter)?)?,
+            ControlRequest::Count(filter) => self.write_count(filter, out)?,
             ControlRequest::List(filter) => self.list(filter, out)?,
             ControlRequest::ListOldest { limit, filter } => self.list_oldest(limit, filter, out)?,
-            ControlRequest::Summary { by, filter } => write_rows(&self.summary(by, filter)?, out)?,
+            ControlRequest::Summary { by, filter } => self.write_summary(by, filter, out)?,
             ControlRequest::Hold(order) => self.act(caller, OperatorAction::Hold, order)?.write(out)?,
             ControlRequest::Release(order) => self.act(caller, OperatorAction::Release, order)?.write(out)?,
             ControlRequest::Retry(order) => self.act(caller, OperatorAction::Retry, order)?.write(out)?,

@@ -8,7 +8,7 @@
 //!
 //! | request | answer |
 //! |---|---|
-//! | `count {FILTER}` | a number: queued recipients |
+//! | `count {FILTER}` | a number: queued recipients. If messages cannot be read, a last row says how many ([`unreadable_row`]); also in lists and summaries |
 //! | `list {FILTER}` | a JSON object for each queued recipient |
 //! | `summary {"by": "destination", "filter": {FILTER}}` | an object for each destination, queue, sender or next hop |
 //! | `hold`, `release`, `retry`, `remove`, `bounce` `{"filter": {FILTER}, "dry_run": false}` | a number: recipients selected; if some were left out, a line with their number |
@@ -89,6 +89,7 @@ pub(crate) mod sample;
 mod selection;
 mod server;
 mod state_file;
+mod stored_messages;
 mod summary;
 pub mod summary_text;
 pub mod tables;
@@ -96,6 +97,7 @@ pub mod tables_text;
 pub mod text;
 pub mod tokens;
 mod trouble;
+pub mod unreadable_row;
 mod wait;
 
 use std::sync::Arc;

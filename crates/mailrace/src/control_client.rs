@@ -27,14 +27,18 @@ use control::process::DrainRequest;
 use control::request::{ActionRequest, ControlRequest};
 use control::text::{DurationArg, SerdeAsText, plural};
 use control::{
-    REQUEST_OCTETS_MAX, RecipientFilter, ReloadAnswer, explanation_text, list, load_text, message_history, summary_text,
+    REQUEST_OCTETS_MAX, RecipientFilter, ReloadAnswer, explanation_text, list, load_text, message_history,
+    summary_text, unreadable_row,
 };
 
 use crate::cli::{ExplainArgs, ExplainTarget, NodeArgs, QueueActionArgs, QueueHistoryArgs, QueueListArgs};
 use crate::exit::{self, ExitError, FormattedError};
 use crate::output::output;
+use crate::stderr::print_stderr;
 use config::Config;
 use mail::printable;
+
+use nodes::ServerAnswers;
 
 pub use certificates::{print_acme_status, renew_certificates};
 pub use cluster::{adopt_lane, drain_node, forget_in_cluster, print_lanes, print_nodes};
@@ -53,7 +57,14 @@ pub fn print_queue(config: &Config, args: &QueueListArgs) -> anyhow::Result<()> 
         None if args.count => ControlRequest::Count(filter),
         None => ControlRequest::List(filter),
     };
-    let answers = nodes::ask(config, &args.node, request)?;
+    let mut answers = nodes::ask(config, &args.node, request)?;
+    let unreadable = answers.take_unreadable();
+    let shown = show_queue(args, answers);
+    print_unreadable(unreadable);
+    shown
+}
+
+fn show_queue(args: &QueueListArgs, answers: ServerAnswers) -> anyhow::Result<()> {
     if args.count {
         let counts: Vec<u64> = answers.iter().map(|answer| answer.text.trim_end().parse()).collect::<Result<_, _>>()?;
         print([counts.iter().sum::<u64>().to_string()])?;
@@ -66,6 +77,11 @@ pub fn print_queue(config: &Config, args: &QueueListArgs) -> anyhow::Result<()> 
         Some(by) => Ok(summary_text::summary(by, &rows::<Value>(&answer.text)?, args.ages)),
         None => Ok(rows(&answer.text)?.iter().map(list::recipient_line).collect()),
     })
+}
+
+/// Says on standard error that a result is not whole, so that scripts read the result alone.
+pub(super) fn print_unreadable(unreadable: usize) {
+    unreadable_row::unreadable_text(unreadable).iter().for_each(print_stderr);
 }
 
 /// Has the server log what was done without it.

@@ -141,6 +141,8 @@ pub(super) struct NodeRecipients {
     pub(super) node: String,
     /// Its recipients, oldest first, at most as many as a page has; null: it has not answered.
     pub(super) recipients: Option<Vec<QueuedRecipient>>,
+    /// Messages that it has left out because it cannot read them; its log names the first one.
+    pub(super) unreadable: usize,
     /// Whether it has more of them.
     pub(super) has_more: bool,
     /// Why it has not answered.
@@ -219,6 +221,8 @@ pub(super) struct NodeSummary {
     /// For each value of the key, its recipients in each state, their ages and errors; for next hops, limits too.
     #[schema(value_type = Vec<Object>)]
     pub(super) groups: Vec<Value>,
+    /// Messages that it has left out because it cannot read them; its log names the first one.
+    pub(super) unreadable: usize,
 }
 
 /// The nodes of the cluster that are alive.

@@ -16,7 +16,8 @@ use queue::{ActCounts, ActProgress, OperatorAction, TrackedAction};
 use super::{ControlError, ControlHandler, ControlResult, now};
 use crate::act_report::ActReport;
 use crate::request::{ActionRequest, ControlRequest};
-use crate::selection::{self, ActionPart, RecipientId, StoredMessageReader};
+use crate::selection::{self, ActionPart, RecipientId};
+use crate::stored_messages::StoredMessageReader;
 use crate::text::plural;
 
 /// How long an action waits until all that it has picked is recorded.
@@ -27,11 +28,10 @@ const CLUSTER_RECORD_WAIT_MAX: Duration = Duration::from_secs(2);
 const RECORD_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// What was selected until now.
-#[derive(Default)]
-struct Selected {
+struct Selected<'a> {
     report: ActReport,
-    /// Messages that cannot be read, so that nobody knows whether they are meant.
-    unreadable: usize,
+    /// If a message cannot be read, nobody knows whether it is meant.
+    messages: StoredMessageReader<'a>,
 }
 
 /// An action that was not done in full, or is not recorded in full yet.
@@ -69,12 +69,14 @@ impl ControlHandler {
     }
 
     fn apply(&self, act: TrackedAction, action: ActionRequest) -> ControlResult<ActReport> {
-        let (mut selected, is_dry_run) = (Selected::default(), action.dry_run);
+        let is_dry_run = action.dry_run;
+        let mut selected = Selected { report: ActReport::default(), messages: self.message_reader() };
         let ended = self.apply_to_all(&act, action, &mut selected);
         if ended.is_ok() {
             self.wait_until_recorded(&act.progress);
         }
-        let Selected { report, unreadable } = selected;
+        let Selected { report, messages } = selected;
+        let unreadable = messages.log_unreadable(&*self.shared.log);
         let mut counts = act.progress.counts();
         if is_dry_run {
             counts.recorded = report.recipients;
@@ -114,7 +116,7 @@ impl ControlHandler {
         selected: &mut Selected,
     ) -> ControlResult<()> {
         let messages = match action.filter.needs_messages() {
-            true => Some(self.match_messages(act.action, action, part.clone(), &mut selected.unreadable)?),
+            true => Some(self.match_messages(act.action, action, part.clone(), &mut selected.messages)?),
             false => None,
         };
         let (act, action) = (act.clone(), action.clone());
@@ -126,19 +128,18 @@ impl ControlHandler {
         Ok(())
     }
 
-    /// The recipients of a part that an action selects by their messages. Counts messages that cannot be read.
+    /// The recipients of a part that an action selects by their messages.
     fn match_messages(
         &self,
         act: OperatorAction,
         action: &Arc<ActionRequest>,
         part: ActionPart,
-        unreadable: &mut usize,
+        messages: &mut StoredMessageReader,
     ) -> ControlResult<HashSet<RecipientId>> {
         let asked = action.clone();
         let found = self.with_queues(move |queues| selection::candidates(queues, act, &asked.filter, &part, now()))?;
         let mut candidates = found?;
         candidates.sort_unstable();
-        let mut messages = StoredMessageReader::new(&self.parts.intake.spool);
         let mut chosen = HashSet::new();
         for (id, ordinal) in candidates {
             self.check_stopping()?;
@@ -147,7 +148,6 @@ impl ControlHandler {
                 chosen.insert((id, ordinal));
             }
         }
-        *unreadable += messages.unreadable();
         Ok(chosen)
     }
 }

@@ -17,16 +17,22 @@ use crate::oldest::OldestRecipients;
 use crate::pages::{PageRequest, RecipientPage};
 use crate::recipient_filter::{RecipientFilter, UnknownQueue};
 use crate::request::SummaryKey;
-use crate::selection::{
-    self, DestinationName, NamedRecipient, SelectedRecipients, SlotPage, StoredMessage, StoredMessageReader,
-};
+use crate::selection::{self, DestinationName, NamedRecipient, SelectedRecipients, SlotPage};
+use crate::stored_messages::{StoredMessage, StoredMessageReader};
 use crate::summary::{self, RecipientTally};
+use crate::unreadable_row;
 
 impl ControlHandler {
-    pub(super) fn count(&self, filter: RecipientFilter) -> ControlResult<usize> {
+    pub(super) fn write_count(&self, filter: RecipientFilter, out: &mut impl Write) -> ControlResult<()> {
+        let mut messages = self.message_reader();
+        writeln!(out, "{}", self.count(filter, &mut messages)?)?;
+        self.write_unreadable(&messages, out)
+    }
+
+    fn count(&self, filter: RecipientFilter, messages: &mut StoredMessageReader) -> ControlResult<usize> {
         if filter.needs_messages() {
             let mut number = 0;
-            self.for_each_recipient(filter, |_, _, _| {
+            self.for_each_recipient(filter, messages, |_, _, _| {
                 number += 1;
                 Ok(())
             })?;
@@ -41,14 +47,18 @@ impl ControlHandler {
     }
 
     pub(super) fn list(&self, filter: RecipientFilter, out: &mut impl Write) -> ControlResult<()> {
-        self.for_each_recipient(filter, |entry, place, message| write_recipient(entry, place, message, out))
+        let mut messages = self.message_reader();
+        self.for_each_recipient(filter, &mut messages, |entry, place, message| {
+            write_recipient(entry, place, message, out)
+        })?;
+        self.write_unreadable(&messages, out)
     }
 
     /// Lists at most `limit` recipients, the oldest. Messages of others are read only if the filter asks for more than
     /// the queue knows.
     pub(super) fn list_oldest(&self, limit: usize, filter: RecipientFilter, out: &mut impl Write) -> ControlResult<()> {
         let (filter, mut oldest) = (Arc::new(filter), OldestRecipients::new(limit));
-        let mut messages = StoredMessageReader::new(&self.parts.intake.spool);
+        let mut messages = self.message_reader();
         self.for_each_part(&filter, selection::select, |found| {
             let mut found: Vec<NamedRecipient> = found.into_named().collect();
             selection::sort_by_age(&mut found);
@@ -69,7 +79,7 @@ impl ControlHandler {
                 write_recipient(&entry, &place, message, out)?;
             }
         }
-        Ok(())
+        self.write_unreadable(&messages, out)
     }
 
     /// A page of the recipients that a filter selects. What it costs depends on its size and not on the
@@ -81,7 +91,7 @@ impl ControlHandler {
             (filter, found)
         })?;
         let SlotPage { selected: SelectedRecipients { entries, destinations }, next } = found?;
-        let mut messages = StoredMessageReader::new(&self.parts.intake.spool);
+        let mut messages = self.message_reader();
         let row = |entry: queue::RecipientView| -> Option<QueuedRecipient> {
             let (envelope, size) = messages.read(entry.id)?;
             let passes = filter.passes_message(envelope, *size, entry.ordinal);
@@ -89,6 +99,7 @@ impl ControlHandler {
         };
         Ok(RecipientPage {
             recipients: entries.into_iter().filter_map(row).collect(),
+            unreadable: messages.log_unreadable(&*self.shared.log),
             next: next.map(|next| next.to_string()),
         })
     }
@@ -98,10 +109,10 @@ impl ControlHandler {
     fn for_each_recipient(
         &self,
         filter: RecipientFilter,
+        messages: &mut StoredMessageReader,
         mut show: impl FnMut(&queue::RecipientView, &DestinationName, &StoredMessage) -> io::Result<()>,
     ) -> ControlResult<()> {
         let (filter, selected) = self.select(filter)?;
-        let mut messages = StoredMessageReader::new(&self.parts.intake.spool);
         for (entry, place) in selected {
             self.check_stopping()?;
             let Some(message) = messages.read(entry.id) else { continue };
@@ -110,6 +121,16 @@ impl ControlHandler {
             }
         }
         Ok(())
+    }
+
+    /// Reads the messages for one request.
+    pub(super) fn message_reader(&self) -> StoredMessageReader<'_> {
+        StoredMessageReader::new(&self.parts.intake.spool)
+    }
+
+    /// Ends an answer: says how many messages were left out because they cannot be read.
+    fn write_unreadable(&self, messages: &StoredMessageReader, out: &mut impl Write) -> ControlResult<()> {
+        Ok(unreadable_row::write_unreadable(messages.log_unreadable(&*self.shared.log), out)?)
     }
 
     /// The recipients that pass the conditions on what the queue knows, oldest first.
@@ -135,7 +156,23 @@ impl ControlHandler {
         Ok(())
     }
 
-    pub(super) fn summary(&self, by: SummaryKey, filter: RecipientFilter) -> ControlResult<Vec<Value>> {
+    pub(super) fn write_summary(
+        &self,
+        by: SummaryKey,
+        filter: RecipientFilter,
+        out: &mut impl Write,
+    ) -> ControlResult<()> {
+        let mut messages = self.message_reader();
+        super::write_rows(&self.summary(by, filter, &mut messages)?, out)?;
+        self.write_unreadable(&messages, out)
+    }
+
+    fn summary(
+        &self,
+        by: SummaryKey,
+        filter: RecipientFilter,
+        messages: &mut StoredMessageReader,
+    ) -> ControlResult<Vec<Value>> {
         match by {
             SummaryKey::NextHop if filter.is_empty() => {
                 let hops = self.with_queues(|queues| summary::by_next_hop(queues, now()))?;
@@ -144,17 +181,21 @@ impl ControlHandler {
             SummaryKey::NextHop => {
                 Err(ControlError::Refused("a filter selects recipients and does not apply to next hops".into()))
             }
-            SummaryKey::Destination => Ok(summary::by_destination(self.tally_destinations(filter)?, now())),
+            SummaryKey::Destination => Ok(summary::by_destination(self.tally_destinations(filter, messages)?, now())),
             SummaryKey::Queue => {
-                let places = self.tally_destinations(filter)?;
+                let places = self.tally_destinations(filter, messages)?;
                 Ok(summary::by_queue(self.with_queues(|queues| summary::queue_summaries(queues))?, places, now()))
             }
-            SummaryKey::Sender => self.summary_by_sender(filter),
+            SummaryKey::Sender => self.summary_by_sender(filter, messages),
         }
     }
 
     /// Counts by destination; on the scheduler's thread if no message has to be read.
-    fn tally_destinations(&self, filter: RecipientFilter) -> ControlResult<HashMap<DestinationName, RecipientTally>> {
+    fn tally_destinations(
+        &self,
+        filter: RecipientFilter,
+        messages: &mut StoredMessageReader,
+    ) -> ControlResult<HashMap<DestinationName, RecipientTally>> {
         let mut tallies: HashMap<DestinationName, RecipientTally> = HashMap::new();
         if !filter.needs_messages() {
             self.for_each_part(&Arc::new(filter), summary::tally_destinations, |of_part| {
@@ -162,16 +203,20 @@ impl ControlHandler {
             })?;
             return Ok(tallies);
         }
-        self.for_each_recipient(filter, |entry, place, _| {
+        self.for_each_recipient(filter, messages, |entry, place, _| {
             tallies.entry(place.clone()).or_default().count(entry, now());
             Ok(())
         })?;
         Ok(tallies)
     }
 
-    fn summary_by_sender(&self, filter: RecipientFilter) -> ControlResult<Vec<Value>> {
+    fn summary_by_sender(
+        &self,
+        filter: RecipientFilter,
+        messages: &mut StoredMessageReader,
+    ) -> ControlResult<Vec<Value>> {
         let (mut tallies, now): (HashMap<String, RecipientTally>, _) = (HashMap::new(), now());
-        self.for_each_recipient(filter, |entry, _, (envelope, _)| {
+        self.for_each_recipient(filter, messages, |entry, _, (envelope, _)| {
             let sender = envelope.sender.as_ref().map_or("", |sender| sender.as_str());
             match tallies.get_mut(sender) {
                 Some(tally) => tally.count(entry, now),

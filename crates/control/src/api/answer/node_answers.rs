@@ -22,6 +22,7 @@ use crate::metrics::MetricFamily;
 use crate::nodes::{NodeAnswer, NodeResult};
 use crate::request::ControlRequest;
 use crate::text::SerdeAsText;
+use crate::unreadable_row::take_unreadable;
 
 /// Answers a request about the cluster. `name` is the lane or the message in the path.
 pub(super) fn answer(
@@ -88,7 +89,11 @@ fn summary(handler: &ControlHandler, caller: &str, mut query: Query) -> Result<A
     let SummaryQuery { by } = query.take(&["by"]).map_err(bad_request)?;
     let request = ControlRequest::Summary { by, filter: query.read().map_err(bad_request)? };
     let answers = results(handler.ask_nodes(caller, node.as_deref(), &request)?)?;
-    let of_node = |(node, lines): NodeLines| (node, lines.and_then(|lines| Ok(NodeSummary { groups: rows(&lines)? })));
+    let summary = |mut lines: Vec<String>| {
+        let unreadable = take_unreadable(&mut lines);
+        Ok(NodeSummary { groups: rows(&lines)?, unreadable })
+    };
+    let of_node = |(node, lines): NodeLines| (node, lines.and_then(summary));
     json(&ClusterSummary::new(answers.into_iter().map(of_node)))
 }
 
@@ -137,13 +142,16 @@ pub(super) fn act_results(answers: Vec<NodeAnswer>) -> Result<Vec<NodeActResult>
 /// The first recipients of each node.
 fn recipients(answers: Vec<NodeAnswer>, limit: usize) -> Result<Vec<NodeRecipients>, Problem> {
     let of_node = |(node, lines): NodeLines| {
-        let read = lines.and_then(|lines| {
+        let read = lines.and_then(|mut lines| {
+            let unreadable = take_unreadable(&mut lines);
             let shown = &lines[..lines.len().min(limit)];
-            Ok((rows::<QueuedRecipient>(shown)?, lines.len() > limit))
+            Ok((rows::<QueuedRecipient>(shown)?, unreadable, lines.len() > limit))
         });
         match read {
-            Ok((rows, has_more)) => NodeRecipients { node, recipients: Some(rows), has_more, error: None },
-            Err(error) => NodeRecipients { node, recipients: None, has_more: false, error: Some(error) },
+            Ok((rows, unreadable, has_more)) => {
+                NodeRecipients { node, recipients: Some(rows), unreadable, has_more, error: None }
+            }
+            Err(error) => NodeRecipients { node, recipients: None, unreadable: 0, has_more: false, error: Some(error) },
         }
     };
     Ok(results(answers)?.into_iter().map(of_node).collect())
@@ -244,6 +252,14 @@ mod tests {
         let refused = recipients(answers(&[("a", Some(&lines))]), 1).unwrap();
         // The row of a node with another version may lack members.
         assert_eq!((refused[0].recipients.is_none(), refused[0].error.is_some()), (true, true));
+    }
+
+    #[test]
+    fn messages_that_a_node_cannot_read_are_counted_and_are_no_recipients() {
+        let listed =
+            recipients(answers(&[("a", Some("{\"unreadable\":2}\ndone\n")), ("b", Some("done\n"))]), 1).unwrap();
+        let seen: Vec<_> = listed.iter().map(|it| (it.recipients.as_deref(), it.unreadable, it.has_more)).collect();
+        assert_eq!(seen, [(Some(&[][..]), 2, false), (Some(&[][..]), 0, false)]);
     }
 
     #[test]
