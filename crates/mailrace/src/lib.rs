@@ -1,7 +1,8 @@
 //! The code of the binary, as a library so that tests and fuzz targets can use it.
 //!
-//! `cli` and `command` are the command line. `serve` starts the server and `reload` changes its
-//! configuration, both with what `server_parts` builds; `listeners` has their services, with what `intake_context`
+//! `cli` and `command` are the command line. `serve` starts the server, `signals` has the commands to its main thread,
+//! `mail_flow` opens the spool and starts deliveries, and `reload` changes the
+//! configuration, with what `server_parts` builds; `listeners` has their services, with what `intake_context`
 //! and `retrieval_parts` give them, and `mailbox_locator` finds mailboxes. `control_client` asks a running server. `from_config`, `tables`, `logins` and `certificates`
 //! translate or open what the configuration names, and `cluster` joins a cluster. `inject` takes mail from local programs and
 //! leaves it in the folder of `intake::drop_folder`, for which `drop_notices` writes the notices.
@@ -29,6 +30,7 @@ pub mod listeners;
 mod log_lines;
 pub mod log_summary;
 pub mod logins;
+mod mail_flow;
 pub mod mailbox_locator;
 pub mod manual;
 pub mod message_log;
@@ -45,6 +47,7 @@ pub mod sender_parts;
 pub mod serve;
 pub mod server_parts;
 mod service;
+mod signals;
 pub mod signing;
 pub mod spool_commands;
 mod stderr;
