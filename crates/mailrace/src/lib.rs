@@ -6,7 +6,7 @@
 //! and `retrieval_parts` give them, and `mailbox_locator` finds mailboxes. `control_client` asks a running server. `from_config`, `tables`, `logins` and `certificates`
 //! translate or open what the configuration names, and `cluster` joins a cluster. `inject` takes mail from local programs and
 //! leaves it in the folder of `intake::drop_folder`, for which `drop_notices` writes the notices.
-//! `message_log` finds a message in the log, for operators; `log_lines` reads its lines.
+//! `message_log` finds a message in the log, for operators; `log_lines` reads its lines. `file_stamp` tells whether a file has changed.
 //! `check`, `compare_command`, `dns_command`, `import_command`, `log_summary`, `password`, `manual`, `report_command`, `spool_commands`,
 //! `tune_apply`, `tune_command` and `tune_runs` are commands; `privileges`, `service`, `exit`, `output`, `stderr` and
 //! `sys` concern the process.
@@ -22,6 +22,7 @@ pub mod dkim_command;
 pub mod dns_command;
 pub mod drop_notices;
 pub mod exit;
+mod file_stamp;
 pub mod from_config;
 pub mod import_command;
 pub mod inject;
