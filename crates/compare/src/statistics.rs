@@ -49,8 +49,8 @@ fn interval_rank(count: usize) -> usize {
 /// How often the intervals of a measurement may end it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InterimChecks {
-    /// Never: the number of rounds is fixed, and the intervals are computed once.
-    Once,
+    /// The number of rounds is fixed, and the intervals are computed once.
+    Never,
     /// After every round. Each check is another chance for noise, so the intervals are wider.
     AfterEveryRound,
 }
