@@ -69,7 +69,8 @@ use workers::HashWorkers;
 pub const USER_OCTETS_MAX: usize = 320;
 /// The hash computed for unknown users before any real one was seen: made like
 /// [`generate::hash_argon2id`], with zeroes.
-const FIRST_UNKNOWN_USER_HASH: &str = "$argon2id$v=19$m=19456,t=2,p=1$AAAAAAAAAAAAAAAAAAAAAA$AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
+const FIRST_UNKNOWN_USER_HASH: &str =
+    "$argon2id$v=19$m=19456,t=2,p=1$AAAAAAAAAAAAAAAAAAAAAA$AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
 /// How long a failed login is cached. The entry in the table is part of the cache key, so a changed
 /// password is not affected. A client that repeats a wrong password, which the throttle allows,
 /// costs one hash in this time.
@@ -305,7 +306,8 @@ impl CredentialChecker {
                 SourceState::Dovecot(DovecotChecker::start(socket, settings.waiting_max)?)
             }
         };
-        let first_hash = StoredPassword::parse(FIRST_UNKNOWN_USER_HASH).expect("FIRST_UNKNOWN_USER_HASH is a valid stored password");
+        let first_hash =
+            StoredPassword::parse(FIRST_UNKNOWN_USER_HASH).expect("FIRST_UNKNOWN_USER_HASH is a valid stored password");
         let (recent_key, wrong_key) = (scram::hmac(&secret, b"recent"), scram::hmac(&secret, b"wrong"));
         let throttle = before.filter(|(_, keeps)| *keeps).map(|(before, _)| before.throttle.clone());
         Ok(CredentialChecker(Arc::new(Shared {
@@ -361,7 +363,11 @@ impl CredentialChecker {
                 return ScramLookupResult::Unavailable(why);
             }
         };
-        ScramLookupResult::Unknown { iterations: self.0.unknown_user_iterations(&user), unusable, pending: pending.charge() }
+        ScramLookupResult::Unknown {
+            iterations: self.0.unknown_user_iterations(&user),
+            unusable,
+            pending: pending.charge(),
+        }
     }
 
     /// Admits a login that another host decides. Nothing is looked up.

@@ -415,7 +415,10 @@ async fn an_unknown_user_costs_what_some_known_one_does_and_the_same_each_time()
     assert_eq!(first_hash.scheme(), "Argon2");
     let made = generate::hash_argon2id("nobody", [0; 16]).unwrap();
     let costs = |text: &str| text.trim_start_matches("{ARGON2ID}").split('$').take(5).collect::<Vec<_>>().join("$");
-    assert_eq!((costs(FIRST_UNKNOWN_USER_HASH), FIRST_UNKNOWN_USER_HASH.len()), (costs(&made), made.len() - "{ARGON2ID}".len()));
+    assert_eq!(
+        (costs(FIRST_UNKNOWN_USER_HASH), FIRST_UNKNOWN_USER_HASH.len()),
+        (costs(&made), made.len() - "{ARGON2ID}".len())
+    );
 }
 
 #[tokio::test]

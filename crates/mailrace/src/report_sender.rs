@@ -30,7 +30,7 @@ use sender_auth::reports::destination::{
     ReportDestination, Unanswered, parse_destinations, tls_reports_to, verified_destination,
 };
 use sender_auth::reports::{
-    CollectedReport, DueReport, ReportCollector, ReportResult, ReportKind, ReportSettings, ReportSummary, Reporter,
+    CollectedReport, DueReport, ReportCollector, ReportKind, ReportResult, ReportSettings, ReportSummary, Reporter,
     compose_report, report_content,
 };
 use spool::{CommitError, Spool, SpoolEntry, SubmittedBody};

@@ -159,7 +159,9 @@ impl LaneTask {
     /// of its batch goes on.
     fn start_draft(&mut self, batch: BatchDraft, answer: StepAnswer) {
         let waiting = self.owner.waiting_bytes();
-        if !self.maintenance.has_room_for(waiting + room::bytes_of(&batch.entries)) && room::has_new_mail(&batch.entries) {
+        if !self.maintenance.has_room_for(waiting + room::bytes_of(&batch.entries))
+            && room::has_new_mail(&batch.entries)
+        {
             self.shared.counters.batches_failed.fetch_add(1, Relaxed);
             let outcomes = answer.refuse_mail("the stream of the lane is nearly full".into());
             let rest = room::without_new_mail(batch.entries);

@@ -186,8 +186,14 @@ impl PartReader<'_> {
                 (false, true) => LineScope::Nested,
                 (false, false) => continue,
             };
-            let taken =
-                compare_field(self.patterns, &mut self.findings, &[kind], name, &text, Some(&LinePosition::Field(place)));
+            let taken = compare_field(
+                self.patterns,
+                &mut self.findings,
+                &[kind],
+                name,
+                &text,
+                Some(&LinePosition::Field(place)),
+            );
             if let Err(error) = taken {
                 self.fail(error);
             }

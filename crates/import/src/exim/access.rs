@@ -5,7 +5,7 @@
 //! accepts by such a condition is left out, so the rest of the list applies. The file names both.
 
 use super::Conversion;
-use super::domains::{DomainGroup, ConditionOutcome, applies};
+use super::domains::{ConditionOutcome, DomainGroup, applies};
 use super::sections::{AclItem, AclStatement, MODIFIERS};
 use super::statements::{RuleCondition, RuleKeys};
 use crate::config_draft::{TomlSection, quoted};
@@ -242,7 +242,8 @@ impl Conversion<'_> {
         let conditions: Vec<&AclItem> =
             statement.items.iter().filter(|it| !MODIFIERS.contains(&it.name.as_str())).collect();
         // Single hosts that may not relay, although others of their network may, need a rule.
-        let spares_sites = |item: &AclItem| item.negated || self.hosts(&item.value).has_strangers() == ConditionOutcome::Yes;
+        let spares_sites =
+            |item: &AclItem| item.negated || self.hosts(&item.value).has_strangers() == ConditionOutcome::Yes;
         let is_plain = conditions.iter().all(|item| match item.name.as_str() {
             "hosts" => spares_sites(item),
             "verify" => item.value.trim().starts_with("recipient"),
@@ -251,9 +252,11 @@ impl Conversion<'_> {
         let Some(domains) = conditions.iter().find(|item| item.name == "domains") else { return false };
         let items = self.domain_items(&domains.value);
         let is_spared = |group: &DomainGroup| {
-            self.accepts_strangers(group) == ConditionOutcome::No || applies(&items, group).negated(domains.negated) == ConditionOutcome::No
+            self.accepts_strangers(group) == ConditionOutcome::No
+                || applies(&items, group).negated(domains.negated) == ConditionOutcome::No
         };
-        let is_for_all_others = applies(&items, &DomainGroup::Foreign).negated(domains.negated) == ConditionOutcome::Yes;
+        let is_for_all_others =
+            applies(&items, &DomainGroup::Foreign).negated(domains.negated) == ConditionOutcome::Yes;
         is_plain && is_for_all_others && conditions.len() <= 3 && self.groups.iter().all(is_spared)
     }
 

@@ -8,7 +8,7 @@
 //! | No | nobody on the Internet may |
 
 use super::Conversion;
-use super::domains::{DomainGroup, ConditionOutcome, applies};
+use super::domains::{ConditionOutcome, DomainGroup, applies};
 use super::hosts::subtracted;
 use super::sections::{AclItem, AclStatement, MODIFIERS};
 use crate::config_draft::TomlSection;
@@ -128,8 +128,14 @@ impl Conversion<'_> {
                 ("accept", ConditionOutcome::Maybe) if has("hosts") || has("authenticated") => {
                     self.tell_no_relay(&statement, "its conditions have no counterpart");
                 }
-                ("deny" | "drop" | "defer" | "discard", ConditionOutcome::Yes) if !has("hosts") && !has("authenticated") => return,
-                ("deny" | "drop" | "defer" | "discard", ConditionOutcome::Yes) => self.add_denial(&statement, &mut denied),
+                ("deny" | "drop" | "defer" | "discard", ConditionOutcome::Yes)
+                    if !has("hosts") && !has("authenticated") =>
+                {
+                    return;
+                }
+                ("deny" | "drop" | "defer" | "discard", ConditionOutcome::Yes) => {
+                    self.add_denial(&statement, &mut denied)
+                }
                 ("require", ConditionOutcome::No) => return,
                 _ => {}
             }

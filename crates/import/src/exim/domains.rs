@@ -80,7 +80,9 @@ impl DomainItem {
             DomainPattern::Group(DomainGroup::Subdomains(parent)) => match group {
                 DomainGroup::Name(name) | DomainGroup::Subdomains(name) => {
                     let is_same = matches!(group, DomainGroup::Subdomains(_)) && name == parent;
-                    ConditionOutcome::from(is_same || name.strip_suffix(parent.as_str()).is_some_and(|it| it.ends_with('.')))
+                    ConditionOutcome::from(
+                        is_same || name.strip_suffix(parent.as_str()).is_some_and(|it| it.ends_with('.')),
+                    )
                 }
                 _ => ConditionOutcome::No,
             },

@@ -34,7 +34,7 @@ use crate::config_draft::{ConfigDraft, NewFile, TomlSection, quoted};
 use crate::output_text::{self, SourceServer};
 use crate::{FileReader, ImportResult};
 use acl_verdict::RelayRights;
-use domains::{DomainGroup, DomainItem, ConditionOutcome};
+use domains::{ConditionOutcome, DomainGroup, DomainItem};
 use expansion::{Expander, Lookup};
 use mail::Address;
 use sections::EximConfig;

@@ -6,7 +6,7 @@ use std::path::Path;
 use mail::Address;
 
 use super::Conversion;
-use super::domains::{DomainGroup, ConditionOutcome, applies, file_entries};
+use super::domains::{ConditionOutcome, DomainGroup, applies, file_entries};
 use super::expansion::{Lookup, list};
 use super::sections::Driver;
 use crate::config_draft::{quoted, quoted_list};

@@ -18,7 +18,7 @@ use mail::Address;
 
 use super::Conversion;
 use super::alias_targets::AllowedTargets;
-use super::domains::{DomainGroup, ConditionOutcome, applies};
+use super::domains::{ConditionOutcome, DomainGroup, applies};
 use super::expansion::{Lookup, list};
 use super::sections::Driver;
 use super::tables::{DEFERRED_TABLE, TableUse};

@@ -11,7 +11,7 @@
 //! | `spf` | `spf` |
 
 use super::Conversion;
-use super::domains::{DomainGroup, ConditionOutcome, applies};
+use super::domains::{ConditionOutcome, DomainGroup, applies};
 use super::expansion::list;
 use super::hosts::HostSet;
 use super::sections::AclItem;
@@ -137,7 +137,8 @@ impl Conversion<'_> {
         if self.groups.iter().chain([&DomainGroup::Foreign]).any(|group| outcome(group) == ConditionOutcome::Maybe) {
             return RuleCondition::unsupported(item);
         }
-        let chosen: Vec<DomainGroup> = self.groups.iter().filter(|group| outcome(group) == ConditionOutcome::Yes).cloned().collect();
+        let chosen: Vec<DomainGroup> =
+            self.groups.iter().filter(|group| outcome(group) == ConditionOutcome::Yes).cloned().collect();
         if outcome(&DomainGroup::Foreign) == ConditionOutcome::Yes && !accepts {
             return RuleCondition::Always;
         }
