@@ -9,7 +9,7 @@ use std::pin::Pin;
 use std::sync::{Arc, LazyLock};
 
 use filter::content::{
-    AttachmentCondition, ContentAction, ContentLimits, ContentRule, ContentRules, LineCondition, LinePlace, Pattern,
+    AttachmentCondition, ContentAction, ContentLimits, ContentRule, ContentRules, LineCondition, LineScope, Pattern,
 };
 use filter::{CheckFactory, CheckedMessage, ContentFuture, Edit, ServiceScope, SessionInfo, Verdict};
 use libfuzzer_sys::fuzz_target;
@@ -34,8 +34,8 @@ fn rule(name: &str, lines: Option<LineCondition>, attachment: Option<AttachmentC
 }
 
 fn rules() -> Vec<ContentRule> {
-    let lines = |place, expression: &str, table: Option<&str>| LineCondition {
-        places: vec![place],
+    let lines = |scope, expression: &str, table: Option<&str>| LineCondition {
+        scopes: vec![scope],
         matches: vec![pattern(expression)],
         table: table.map(Into::into),
         ..LineCondition::default()
@@ -48,12 +48,12 @@ fn rules() -> Vec<ContentRule> {
     };
     let large = AttachmentCondition { names: Vec::new(), larger_than: Some(100), ..names.clone() };
     vec![
-        rule("subject", Some(lines(LinePlace::Header, "^Subject: .*a", None)), None, ContentAction::Replace("X-A: $0".into())),
-        rule("any", Some(lines(LinePlace::Header, "b", None)), None, ContentAction::Remove),
-        rule("mime", Some(lines(LinePlace::Mime, "name", None)), None, ContentAction::Prepend("X-Mime: ${0}".into())),
-        rule("nested", Some(lines(LinePlace::Nested, "^From:", None)), None, ContentAction::Hold),
-        rule("body", Some(lines(LinePlace::Body, "^x", None)), None, ContentAction::Replace("y".into())),
-        rule("table", Some(lines(LinePlace::Body, ".", Some("all"))), None, ContentAction::Warn),
+        rule("subject", Some(lines(LineScope::Header, "^Subject: .*a", None)), None, ContentAction::Replace("X-A: $0".into())),
+        rule("any", Some(lines(LineScope::Header, "b", None)), None, ContentAction::Remove),
+        rule("mime", Some(lines(LineScope::Mime, "name", None)), None, ContentAction::Prepend("X-Mime: ${0}".into())),
+        rule("nested", Some(lines(LineScope::Nested, "^From:", None)), None, ContentAction::Hold),
+        rule("body", Some(lines(LineScope::Body, "^x", None)), None, ContentAction::Replace("y".into())),
+        rule("table", Some(lines(LineScope::Body, ".", Some("all"))), None, ContentAction::Warn),
         rule("large", None, Some(large), ContentAction::Hold),
         rule("names", None, Some(names), ContentAction::Refuse(None)),
     ]

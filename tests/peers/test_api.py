@@ -13,11 +13,12 @@ import json
 import re
 import socket
 import subprocess
+import threading
 import time
 import unittest
 
 from harness import WAIT_SECONDS_MAX, await_that
-from outbound import OutboundCase, await_event, mail_events, metrics
+from outbound import OutboundCase, await_event, mail_events, metrics, text_message
 from peers.certificate import certificate
 from peers.mailrace import certificate_section, listener, route
 from retrieval import ReaderConnection
@@ -26,6 +27,8 @@ JSON = {"Content-Type": "application/json"}
 # What this server does not do.
 UNCONFIGURED = ("/api/v1/cluster/", "/api/v1/acme", "/api/v1/reports")
 ACTS = ("hold", "release", "retry", "remove", "bounce")
+# What an act answers that is done to one recipient.
+_ONE = {"recipients": 1, "in_attempt": 0}
 # The types of JSON Schema.
 KINDS = {
     "null": lambda value: value is None,
@@ -181,6 +184,16 @@ class Reading(ApiCase):
             kind = types.get(name) or types[family]
             self.assertEqual(name.endswith("_total"), kind == "counter", line)
         self.assertEqual(set(samples), set(metrics(self.server)))
+
+    def test_a_list_says_how_many_messages_it_lacks_because_they_cannot_be_read(self):
+        # A message of this size has a file of its own.
+        damaged = self.send(self.server, "bob@one.test", message=text_message(body="0123456789\r\n" * 200_000))
+        await_event(self.server, "deferred", to="<bob@one.test>")
+        [body] = (self.server.data / "spool").rglob("body-*")
+        body.unlink()
+        page = self.get("/api/v1/recipients")
+        self.assertEqual((page["recipients"], page["unreadable"], page["next"]), ([], 1, None))
+        self.assertIn(f"unreadable=1 id={damaged} ", self.server.log_tail(1000))
 
     def test_lists_come_in_pages(self):
         self.defer_two()
@@ -390,24 +403,37 @@ class Acts(ApiCase):
     def test_recipients_are_held_released_and_removed(self):
         self.defer_two()
         one = {"filter": {"destination": "one.test"}}
-        self.assertEqual(self.post("/api/v1/recipients/hold", one | {"dry_run": True}), {"recipients": 1})
-        self.assertEqual(self.post("/api/v1/recipients/hold", one), {"recipients": 1})
+        self.assertEqual(self.post("/api/v1/recipients/hold", one | {"dry_run": True}), _ONE)
+        self.assertEqual(self.post("/api/v1/recipients/hold", one), _ONE)
         await_event(self.server, "held", to="<bob@one.test>")
         held = "/api/v1/recipients?state=held"
         await_that(lambda: len(self.get(held)["recipients"]) == 1, "one held", self.server)
         self.hop.script.clear()
-        self.assertEqual(self.post("/api/v1/recipients/release", {"all": True}), {"recipients": 1})
+        self.assertEqual(self.post("/api/v1/recipients/release", {"all": True}), _ONE)
         self.await_messages(self.hop, 1, self.server)
-        self.assertEqual(self.post("/api/v1/recipients/remove", {"filter": {"recipient": "carol@two.test"}}), {"recipients": 1})
+        self.assertEqual(self.post("/api/v1/recipients/remove", {"filter": {"recipient": "carol@two.test"}}), _ONE)
         await_that(lambda: self.server.queued() == 0, "an empty queue", self.server)
 
     def test_recipients_are_retried_and_bounced(self):
         self.defer_two()
         self.hop.script.clear()
-        self.assertEqual(self.post("/api/v1/recipients/retry", {"filter": {"destination": "one.test"}}), {"recipients": 1})
+        self.assertEqual(self.post("/api/v1/recipients/retry", {"filter": {"destination": "one.test"}}), _ONE)
         self.await_messages(self.hop, 1, self.server)
-        self.assertEqual(self.post("/api/v1/recipients/bounce", {"all": True}), {"recipients": 1})
+        self.assertEqual(self.post("/api/v1/recipients/bounce", {"all": True}), _ONE)
         await_event(self.server, "bounced", to="<carol@two.test>")
+
+    def test_an_act_says_how_many_recipients_it_leaves_out_in_an_attempt(self):
+        self.defer_two()
+        go_on = threading.Event()
+        self.addCleanup(go_on.set)
+        self.hop.script["RCPT"] = lambda *_: go_on.wait(WAIT_SECONDS_MAX) and "450 4.2.1 later"
+        self.post("/api/v1/recipients/retry", {"filter": {"destination": "one.test"}})
+        await_that(lambda: self.get("/api/v1/recipients?state=in-flight")["recipients"], "an attempt", self.server)
+        self.assertEqual(self.post("/api/v1/recipients/hold", {"all": True}), {"recipients": 1, "in_attempt": 1})
+        self.assertEqual(
+            run(self.server, "queue", "remove", "--destination", "one.test").splitlines(),
+            ["0 recipients to be removed", "1 recipient left out: in an attempt"],
+        )
 
     def test_every_act_is_logged_with_its_owner_and_its_result(self):
         self.defer_two()

@@ -122,7 +122,7 @@ class ClusterOperators(ClusterCase):
         second.process.kill()
         status, held = ask("recipients/hold", {"all": True})
         missing = {node["node"]: node for node in held["nodes"]}["second"]
-        self.assertEqual((status, missing["recipients"]), (200, None))
+        self.assertEqual((status, missing["recipients"], missing["in_attempt"]), (200, None, None))
         self.assertTrue(missing["error"])
 
     def test_a_reload_shows_the_new_configuration_to_other_nodes(self):

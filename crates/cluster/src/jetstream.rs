@@ -16,4 +16,4 @@ pub use names::control_subject;
 pub(crate) use names::parse_lane;
 pub use node_requests::{AskError, NodeRequest};
 pub use nodes::{NodeEntry, NodesBucket, WRITE_INTERVAL};
-pub(crate) use sharing::{NodeNews, RatesBucket, StoredEntry, StoredRequest, next_hop_key};
+pub(crate) use sharing::{NodeBroadcast, RatesBucket, StoredEntry, StoredRequest, next_hop_key};

@@ -14,7 +14,7 @@
 mod handle;
 mod queueing;
 mod room;
-mod upkeep;
+mod stream_maintenance;
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -33,7 +33,7 @@ use tokio::sync::mpsc;
 
 use self::handle::{LaneCommand, LaneShared};
 use self::queueing::{EncodedPart, Encoding, WaitingBatch};
-use self::upkeep::{Upkeep, UpkeepEvent};
+use self::stream_maintenance::{StreamMaintenance, StreamMaintenanceEvent};
 use crate::LaneStream;
 use crate::clock::boot_time;
 use crate::codec::BatchEncoder;
@@ -43,7 +43,7 @@ use crate::lane::{BootTime, PublishFailure, ReadFailure, RecordSubject, Slot};
 
 pub use self::handle::{ClaimedLane, LaneEnd, LaneHandle, LaneStatus};
 pub(crate) use self::room::has_new_mail;
-pub use self::upkeep::ReadMessage;
+pub use self::stream_maintenance::ReadMessage;
 
 /// How often the servers are asked whether they still have what they are to keep.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
@@ -57,7 +57,7 @@ pub struct LaneTask {
     owner: LaneOwner,
     shared: Arc<LaneShared>,
     commands: mpsc::UnboundedReceiver<LaneCommand>,
-    upkeep: Upkeep,
+    maintenance: StreamMaintenance,
     waiting: VecDeque<WaitingBatch>,
     encoding: Encoding,
     /// What waits for batches that are queued.
@@ -101,7 +101,7 @@ impl LaneTask {
             owner,
             shared,
             commands,
-            upkeep: Upkeep::Early(Vec::new()),
+            maintenance: StreamMaintenance::Early(Vec::new()),
             waiting: VecDeque::new(),
             encoding: Encoding::Nothing,
             answers: HashMap::new(),
@@ -153,18 +153,18 @@ impl LaneTask {
                 }
                 OwnerAction::Read { sequence } => self.read_slot(sequence),
                 OwnerAction::Confirmed { batch, range } => {
-                    self.upkeep.handle(UpkeepEvent::Confirmed(batch, range));
+                    self.maintenance.handle(StreamMaintenanceEvent::Confirmed(batch, range));
                     self.confirm(batch);
                 }
                 OwnerAction::Failed { batch, reason } => self.refuse_mail(batch, reason),
                 OwnerAction::Claimed { epoch, base } => {
-                    self.upkeep.handle(UpkeepEvent::Epoch(base));
+                    self.maintenance.handle(StreamMaintenanceEvent::Epoch(base));
                     // Who waits for the claim may accept and deliver at once.
                     self.update_status();
                     self.shared.set_claimed(ClaimedLane { epoch, base });
                 }
                 OwnerAction::EpochRepeated { sequence, is_announcement } => {
-                    self.upkeep.handle(UpkeepEvent::Epoch(sequence));
+                    self.maintenance.handle(StreamMaintenanceEvent::Epoch(sequence));
                     let announced = if is_announcement { self.announcing.len() } else { 0 };
                     self.announcing.drain(..announced).for_each(|answer| answer.send(Ok(())));
                 }
@@ -214,7 +214,7 @@ impl LaneTask {
     /// Purges what nothing needs any more, and copies what keeps the rest.
     fn maintain_stream(&mut self) {
         while !self.is_purging
-            && let Some(action) = self.upkeep.poll_action()
+            && let Some(action) = self.maintenance.poll_action()
         {
             match action {
                 RetentionAction::PurgeUpTo(sequence) => self.purge(sequence),
@@ -237,7 +237,7 @@ impl LaneTask {
 
     /// Asks for the first record of the stream, when it is time.
     fn check_stream(&mut self) {
-        if !self.upkeep.is_known() || self.is_purging || self.check_due.is_none_or(|due| boot_time() < due) {
+        if !self.maintenance.is_known() || self.is_purging || self.check_due.is_none_or(|due| boot_time() < due) {
             return;
         }
         self.check_due = None;
@@ -246,7 +246,7 @@ impl LaneTask {
     }
 
     fn read_copy(&self, id: QueueId) {
-        let Some(read) = self.upkeep.reader() else { return };
+        let Some(read) = self.maintenance.reader() else { return };
         let message = tokio::task::spawn_blocking(move || read(id));
         self.requests.push(async move { Event::Copied(id, message.await.ok().flatten()) }.boxed());
     }
@@ -262,7 +262,7 @@ impl LaneTask {
             LaneCommand::Missing(id, message, answer) => {
                 self.waiting.push_back(WaitingBatch::Missing(id, message, answer));
             }
-            LaneCommand::Seed(retention, read) => self.upkeep.seed(retention, read),
+            LaneCommand::Seed(retention, read) => self.maintenance.seed(retention, read),
             LaneCommand::Compared => self.early_outcomes = None,
             LaneCommand::AnnounceLease(lease, answer) => {
                 self.owner.announce_lease(lease);
@@ -288,10 +288,10 @@ impl LaneTask {
             Event::Purged => self.is_purging = false,
             Event::Checked(first) => {
                 self.check_due = Some(now.after(CHECK_INTERVAL));
-                first.into_iter().for_each(|first| self.upkeep.handle(UpkeepEvent::FirstRecord(first)));
+                first.into_iter().for_each(|first| self.maintenance.handle(StreamMaintenanceEvent::FirstRecord(first)));
             }
             Event::Copied(id, Some(message)) => self.waiting.push_back(WaitingBatch::Copy(id, message)),
-            Event::Copied(id, None) => self.upkeep.handle_copy_failed(id),
+            Event::Copied(id, None) => self.maintenance.handle_copy_failed(id),
             Event::Part(read) => self.handle_read_part(read),
         }
     }
@@ -302,7 +302,7 @@ impl LaneTask {
         self.shared.set_lease(self.owner.lease_until());
         self.shared.is_copying.store(self.owner.announces_longer_lease(), Relaxed);
         let counters = &self.shared.counters;
-        let (stored_bytes, live_messages) = self.upkeep.stored();
+        let (stored_bytes, live_messages) = self.maintenance.stored();
         counters.confirmed_sequence.store(self.owner.confirmed_sequence(), Relaxed);
         counters.waiting_bytes.store(self.owner.waiting_bytes(), Relaxed);
         counters.stored_bytes.store(stored_bytes, Relaxed);
@@ -312,7 +312,7 @@ impl LaneTask {
 
     fn is_finished(&self) -> bool {
         let is_idle = self.waiting.is_empty() && matches!(self.encoding, Encoding::Nothing);
-        is_idle && self.upkeep.is_finished()
+        is_idle && self.maintenance.is_finished()
     }
 
     /// The lane has ended: what was or is submitted to it fails.

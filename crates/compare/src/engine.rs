@@ -21,7 +21,7 @@ use crate::measure;
 use crate::process::{self, Launch};
 use crate::result::{self, Case, Comparison, FORMAT, Figure, ResultFile, Run};
 use crate::rounds::{RoundCount, Rounds, run_rounds};
-use crate::statistics::{Looks, WantedRatio};
+use crate::statistics::{InterimChecks, WantedRatio};
 use crate::template::{self, Words};
 use crate::work_folder::WorkFolder;
 
@@ -161,7 +161,7 @@ pub fn compare(
         unit: scenario.unit.clone(),
         case_name: scenario.value_name.clone().filter(|_| !scenario.values.is_empty()),
         systems: described,
-        comparisons: wanted.iter().filter_map(|wanted| wanted.compare(&cases, count.looks())).collect(),
+        comparisons: wanted.iter().filter_map(|wanted| wanted.compare(&cases, count.interim_checks())).collect(),
         cases,
         checks: Vec::new(),
         charts: Vec::new(),
@@ -194,8 +194,8 @@ impl<'a> Rounds<Turn<'a>> for Measurement<'a> {
 
     fn round_ended(&mut self, rounds: &[Vec<Run>]) {
         let cases = cases(self.scenario, self.turns, rounds.to_vec());
-        let looks = self.count.looks();
-        let ratios = self.wanted.iter().filter_map(|wanted| wanted.compare(&cases, looks));
+        let interim_checks = self.count.interim_checks();
+        let ratios = self.wanted.iter().filter_map(|wanted| wanted.compare(&cases, interim_checks));
         self.observer.compared(&ratios.collect::<Vec<Comparison>>());
     }
 
@@ -452,13 +452,13 @@ fn notes(
     let settled = format!("Before each run the disks were synced and the machine rested for {rest} s.");
     let shrunk = (options.shrink > 1).then(|| format!("A trial: loads are divided by {}.", options.shrink));
     let written = file.compare.notes.iter().chain(&scenario.notes).cloned();
-    let looked = match count.looks() {
-        Looks::Once => "The number of rounds was fixed before the first one.",
-        Looks::AfterEveryRound => {
-            "Rounds went on until the intervals of the ratios decided; these intervals allow for a look after every round."
+    let checked = match count.interim_checks() {
+        InterimChecks::Never => "The number of rounds was fixed before the first one.",
+        InterimChecks::AfterEveryRound => {
+            "Rounds went on until the intervals of the ratios decided; these intervals allow for a check after every round."
         }
     };
-    written.chain([settled, looked.to_owned()]).chain(shrunk).chain(left_out).collect()
+    written.chain([settled, checked.to_owned()]).chain(shrunk).chain(left_out).collect()
 }
 
 fn now() -> Timestamp {

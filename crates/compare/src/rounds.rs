@@ -3,7 +3,7 @@
 
 use crate::error::CompareError;
 use crate::result::Run;
-use crate::statistics::Looks;
+use crate::statistics::InterimChecks;
 
 /// When to stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,15 +27,15 @@ impl RoundCount {
     /// The fewest with which a ratio can have an interval.
     #[must_use]
     pub fn least(self) -> u32 {
-        self.looks().values_min()
+        self.interim_checks().values_min()
     }
 
     /// How often the intervals may end it.
     #[must_use]
-    pub fn looks(self) -> Looks {
+    pub fn interim_checks(self) -> InterimChecks {
         match self {
-            RoundCount::Fixed(_) => Looks::Once,
-            RoundCount::UntilDecided(_) => Looks::AfterEveryRound,
+            RoundCount::Fixed(_) => InterimChecks::Never,
+            RoundCount::UntilDecided(_) => InterimChecks::AfterEveryRound,
         }
     }
 

@@ -1,14 +1,14 @@
 //! An interval of a median that may be looked at after every value, as often as one likes.
 //!
-//! An interval for one look is wrong more often if a measurement goes on until it says something: every look is
+//! An interval for one check is wrong more often if a measurement goes on until it says something: every check is
 //! another chance for noise. This one comes from a bet (a test martingale). Whoever bets on each ratio being below
 //! a number that is the true median plays a fair game. With all shares of values below held equally likely, `k` of
 //! `n` values below turn a stake of 1 into `2^n / ((n + 1) * C(n, k))`. A fair game reaches `1 / chance` with at most
-//! that chance, over all looks together (Ville's inequality). So numbers at which the stake grows that much are
+//! that chance, over all checks together (Ville's inequality). So numbers at which the stake grows that much are
 //! outside of the interval. Nothing is assumed of the noise, except that rounds are independent and the ratio is as
 //! often above its median as below.
 
-/// The interval that holds the true median at all looks together, except with this chance. None while no number
+/// The interval that holds the true median at all checks together, except with this chance. None while no number
 /// can be excluded: with 5 %, up to seven values.
 #[must_use]
 pub fn median_interval(values: &[f64], chance_outside: f64) -> Option<(f64, f64)> {

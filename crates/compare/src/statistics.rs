@@ -1,8 +1,8 @@
 //! Medians, and intervals that hold the true median with 95 % confidence; ratios of rounds, and what
 //! they decide.
 //!
-//! Runs are paired: only ratios within one round mean something, since the machine drifts. An interval for one look
-//! is not one for many: [`Looks`] says which a measurement needs, and it is decided and published by the same one.
+//! Runs are paired: only ratios within one round mean something, since the machine drifts. An interval for one check
+//! is not one for many: [`InterimChecks`] says which a measurement needs, and it is decided and published by the same one.
 //! Nothing here draws random numbers, so the same figures always give the same interval.
 
 use crate::result::{Case, Comparison, Figure, Run};
@@ -48,20 +48,20 @@ fn interval_rank(count: usize) -> usize {
 
 /// How often the intervals of a measurement may end it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Looks {
-    /// Never: the number of rounds is fixed, and the intervals are computed once.
-    Once,
-    /// After every round. Each look is another chance for noise, so the intervals are wider.
+pub enum InterimChecks {
+    /// The number of rounds is fixed, and the intervals are computed once.
+    Never,
+    /// After every round. Each check is another chance for noise, so the intervals are wider.
     AfterEveryRound,
 }
 
-impl Looks {
-    /// The interval that holds the true median with 95 % confidence, at all looks together.
+impl InterimChecks {
+    /// The interval that holds the true median with 95 % confidence, at all checks together.
     #[must_use]
     pub fn interval(self, values: &[f64]) -> Option<(f64, f64)> {
         match self {
-            Looks::Once => median_interval(values),
-            Looks::AfterEveryRound => sequential::median_interval(values, CHANCE_OUTSIDE_MAX),
+            InterimChecks::Never => median_interval(values),
+            InterimChecks::AfterEveryRound => sequential::median_interval(values, CHANCE_OUTSIDE_MAX),
         }
     }
 
@@ -69,8 +69,8 @@ impl Looks {
     #[must_use]
     pub fn values_min(self) -> u32 {
         match self {
-            Looks::Once => 6,
-            Looks::AfterEveryRound => 8,
+            InterimChecks::Never => 6,
+            InterimChecks::AfterEveryRound => 8,
         }
     }
 }
@@ -98,7 +98,7 @@ impl WantedRatio {
     /// The comparison over all rounds that have both runs; None if there is none, or if a figure is
     /// not known.
     #[must_use]
-    pub fn compare(&self, cases: &[Case], looks: Looks) -> Option<Comparison> {
+    pub fn compare(&self, cases: &[Case], interim_checks: InterimChecks) -> Option<Comparison> {
         let ratios = self.ratios(cases);
         let ratio = median(&ratios)?;
         Some(Comparison {
@@ -108,7 +108,7 @@ impl WantedRatio {
             case: self.case.clone(),
             under_case: self.under_case.clone(),
             ratio,
-            interval: looks.interval(&ratios),
+            interval: interim_checks.interval(&ratios),
             aim: self.aim(),
             is_met: self.aim().map(|_| self.is_met_by(ratio)),
         })
@@ -117,14 +117,14 @@ impl WantedRatio {
     /// Whether more rounds cannot be expected to change the answer: the interval is on one side of the
     /// aim or, without one, does not contain 1, or lies within `margin` of it (0.02 is 2 %); or a figure is not known
     /// of these systems. Asking this after every
-    /// round is what [`Looks::AfterEveryRound`] is for.
+    /// round is what [`InterimChecks::AfterEveryRound`] is for.
     #[must_use]
     pub fn is_decided(&self, cases: &[Case], margin: f64) -> bool {
         let ratios = self.ratios(cases);
         if ratios.is_empty() {
             return true;
         }
-        let Some((low, high)) = Looks::AfterEveryRound.interval(&ratios) else { return false };
+        let Some((low, high)) = InterimChecks::AfterEveryRound.interval(&ratios) else { return false };
         match self.aim() {
             Some(_) => self.is_met_by(low) == self.is_met_by(high) && !self.is_aim_within(low, high),
             None => low > 1.0 || high < 1.0 || (low >= 1.0 - margin && high <= 1.0 + margin),
@@ -192,13 +192,13 @@ mod tests {
     #[test]
     fn a_comparison_has_the_median_ratio_of_the_rounds_and_whether_it_is_as_wanted() {
         let cases = [case("", &[2.0, 8.0, 4.0])];
-        let found = wanted(Some(4.0), Some(5.0)).compare(&cases, Looks::Once).unwrap();
+        let found = wanted(Some(4.0), Some(5.0)).compare(&cases, InterimChecks::Never).unwrap();
         assert!((found.ratio - 4.0).abs() < 1e-9 && found.interval.is_none(), "{found:?}");
         assert_eq!((found.aim.as_deref(), found.is_met), (Some("at least 4 and at most 5"), Some(true)));
-        assert_eq!(wanted(Some(4.5), None).compare(&cases, Looks::Once).unwrap().is_met, Some(false));
-        assert_eq!(wanted(None, None).compare(&cases, Looks::Once).unwrap().is_met, None);
+        assert_eq!(wanted(Some(4.5), None).compare(&cases, InterimChecks::Never).unwrap().is_met, Some(false));
+        assert_eq!(wanted(None, None).compare(&cases, InterimChecks::Never).unwrap().is_met, None);
         let unknown = WantedRatio { figure: Figure::ResidentBytes, ..wanted(None, None) };
-        assert_eq!(unknown.compare(&cases, Looks::Once), None);
+        assert_eq!(unknown.compare(&cases, InterimChecks::Never), None);
     }
 
     #[test]
@@ -212,8 +212,8 @@ mod tests {
             under_case: Some("2".to_owned()),
             ..wanted(None, None)
         };
-        assert!((wanted.compare(&cases, Looks::Once).unwrap().ratio - 3.0).abs() < 1e-9);
-        assert_eq!(WantedRatio { case: "3".to_owned(), ..wanted }.compare(&cases, Looks::Once), None);
+        assert!((wanted.compare(&cases, InterimChecks::Never).unwrap().ratio - 3.0).abs() < 1e-9);
+        assert_eq!(WantedRatio { case: "3".to_owned(), ..wanted }.compare(&cases, InterimChecks::Never), None);
     }
 
     #[test]
@@ -230,30 +230,30 @@ mod tests {
         assert!(unknown.is_decided(&eight(0.5, 2.0), 0.02), "no round can make it known");
     }
 
-    /// The interval for one look excludes a true median in one of eight measurements that may go on until it does.
+    /// The interval for one check excludes a true median in one of eight measurements that may go on until it does.
     #[test]
     fn a_measurement_that_ends_when_an_interval_decides_is_wrong_in_5_percent_at_most() {
         const ROUNDS: usize = 60;
-        assert!(chance_of_excluding_the_median(Looks::AfterEveryRound, ROUNDS) <= 0.05);
-        assert!(chance_of_excluding_the_median(Looks::Once, ROUNDS) > 0.15);
+        assert!(chance_of_excluding_the_median(InterimChecks::AfterEveryRound, ROUNDS) <= 0.05);
+        assert!(chance_of_excluding_the_median(InterimChecks::Never, ROUNDS) > 0.15);
     }
 
     #[test]
     fn what_is_published_is_what_was_decided_by() {
         let cases = [case("", &[2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 0.5])];
-        let published = wanted(None, None).compare(&cases, Looks::AfterEveryRound).unwrap();
+        let published = wanted(None, None).compare(&cases, InterimChecks::AfterEveryRound).unwrap();
         assert_eq!(published.interval, Some((0.5, 2.0)));
         assert!(!wanted(None, None).is_decided(&cases, 0.02));
-        let least = |looks: Looks| looks.values_min() as usize;
-        for looks in [Looks::Once, Looks::AfterEveryRound] {
-            assert_eq!(looks.interval(&vec![1.0; least(looks) - 1]), None);
-            assert!(looks.interval(&vec![1.0; least(looks)]).is_some());
+        let least = |interim_checks: InterimChecks| interim_checks.values_min() as usize;
+        for interim_checks in [InterimChecks::Never, InterimChecks::AfterEveryRound] {
+            assert_eq!(interim_checks.interval(&vec![1.0; least(interim_checks) - 1]), None);
+            assert!(interim_checks.interval(&vec![1.0; least(interim_checks)]).is_some());
         }
     }
 
     /// Exactly: `chances[above]` is the chance of so many ratios above a true median of 1, without an interval that
     /// excluded it.
-    fn chance_of_excluding_the_median(looks: Looks, rounds: usize) -> f64 {
+    fn chance_of_excluding_the_median(interim_checks: InterimChecks, rounds: usize) -> f64 {
         let mut chances = vec![1.0];
         let mut excluded = 0.0;
         for round in 1..=rounds {
@@ -264,7 +264,7 @@ mod tests {
             }
             for (above, chance) in next.iter_mut().enumerate() {
                 let ratios = [vec![0.5; round - above], vec![2.0; above]].concat();
-                if looks.interval(&ratios).is_some_and(|(low, high)| low > 1.0 || high < 1.0) {
+                if interim_checks.interval(&ratios).is_some_and(|(low, high)| low > 1.0 || high < 1.0) {
                     excluded += std::mem::take(chance);
                 }
             }

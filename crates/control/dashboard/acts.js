@@ -2,7 +2,7 @@
 // looks different, and more than one message needs a word to be typed.
 
 import { attempt, notify } from "./alerts.js";
-import { byId, button, plural, title } from "./elements.js";
+import { byId, button, count, plural, title } from "./elements.js";
 import { ask, changed, isOperator } from "./server.js";
 
 const CONSEQUENCES = {
@@ -43,7 +43,8 @@ export async function applyTo(verb, filter) {
   if (!counted) return false;
   const number = counted.recipients;
   if (number === 0) {
-    notify(`Nothing to ${verb}: no recipient is selected.`, "warn");
+    const why = counted.in_attempt ? `${plural(counted.in_attempt, "recipient")} in an attempt` : "no recipient is selected";
+    notify(`Nothing to ${verb}: ${why}.`, "warn");
     return false;
   }
   const isDestructive = DESTRUCTIVE.includes(verb);
@@ -60,8 +61,9 @@ export async function applyTo(verb, filter) {
   const done = await attempt(() => ask(`/api/v1/recipients/${verb}`, what));
   if (done) {
     const failed = failedNodes(done);
-    const result = `${title(verb)}: ${plural(done.recipients, "recipient")}`;
-    notify(failed ? `${result}; but ${failed}.` : `${result}.`, failed ? "warn" : "good");
+    const leftOut = done.in_attempt ? `; ${count(done.in_attempt)} left out: in an attempt` : "";
+    const result = `${title(verb)}: ${plural(done.recipients, "recipient")}${leftOut}`;
+    notify(failed ? `${result}; but ${failed}.` : `${result}.`, failed || leftOut ? "warn" : "good");
   }
   changed();
   return Boolean(done);

@@ -32,7 +32,7 @@ export function searchFor(filter) {
   byId("search").scrollIntoView();
 }
 
-export async function search(cursor = null, shown = []) {
+export async function search(cursor = null, shown = [], unreadableBefore = 0) {
   const filter = filterOf(byId("search"));
   const query = new URLSearchParams({ limit: PAGE });
   for (const [name, value] of Object.entries(filter)) query.set(name, value);
@@ -41,7 +41,8 @@ export async function search(cursor = null, shown = []) {
   if (!page) return;
   // A page can be short before the last one.
   const rows = [...shown, ...page.recipients];
-  if (rows.length === shown.length && page.next) return search(page.next, rows);
+  const unreadable = unreadableBefore + page.unreadable;
+  if (rows.length === shown.length && page.next) return search(page.next, rows, unreadable);
   const columns = [
     ["Message", (row) => button(row.id, () => openMessage(row.id), { class: "link id" })],
     ["Sender", (row) => row.sender || "<>"],
@@ -53,8 +54,9 @@ export async function search(cursor = null, shown = []) {
   ];
   show("results", table("Recipients found", columns, rows, "No recipient in the queue matches."),
     ...(rows.length ? [] : (filter.id ?? []).map((id) => button(`Show what happened to ${id}`, () => openMessage(id)))),
-    page.next ? button("Show more", () => search(page.next, rows)) : null);
-  byId("found").textContent = `${page.next ? "More than " : ""}${plural(rows.length, "recipient")} found.`;
+    page.next ? button("Show more", () => search(page.next, rows, unreadable)) : null);
+  const leftOut = unreadable ? ` ${title(plural(unreadable, "message"))} left out: unable to read; see the log.` : "";
+  byId("found").textContent = `${page.next ? "More than " : ""}${plural(rows.length, "recipient")} found.${leftOut}`;
 }
 
 function state(row) {

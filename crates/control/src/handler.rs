@@ -3,15 +3,14 @@
 //! Actions run the same way, are logged with who asked for them and their result, and change nothing
 //! but what they name. The control socket and the HTTP API are two ways to the same functions.
 
-pub(crate) mod acts;
+mod acts;
 mod explain;
 mod pauses;
 mod process;
+mod recipients;
 mod redirects;
 
-use std::collections::HashMap;
 use std::io::{self, Write};
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, SystemTime};
@@ -27,23 +26,17 @@ use serde::Serialize;
 use serde_json::Value;
 use spool::SpooledMessage;
 
+use self::acts::UnfinishedAct;
 use super::adaptive::{self, AdaptiveValue};
 use super::certificates::{AcmeCertificateRow, CertificateStatus};
 use super::explain::MessageState;
 use super::lanes::{self, LaneStatus};
-use super::list::{self, QueuedRecipient};
 use super::load::{self, LoadStatus};
 use super::message::{self, MessageDetails};
-use super::oldest::OldestRecipients;
-use super::pages::{PageRequest, RecipientPage};
-use super::recipient_filter::{RecipientFilter, UnknownQueue};
+use super::recipient_filter::UnknownQueue;
 use super::reports;
-use super::request::{ControlRequest, InvalidRequest, SummaryKey};
-use super::selection::{
-    self, DestinationName, NamedRecipient, SelectedRecipients, SlotPage, StoredMessage, StoredMessageReader,
-};
-use super::summary::{self, RecipientTally};
-use super::summary::{DestinationStatus, NextHopStatus, QueueStatus};
+use super::request::{ControlRequest, InvalidRequest};
+use super::summary::{self, DestinationStatus, NextHopStatus, QueueStatus};
 use super::tables::{self, LookupReport, TableStatus};
 use super::text::{SerdeAsText, plural};
 use super::trouble;
@@ -84,6 +77,10 @@ pub(super) enum ControlError {
     /// It is done, and may not be kept.
     #[error(transparent)]
     NotKept(NotSynced),
+    /// An act was not done in full.
+    #[error(transparent)]
+    Unfinished(#[from] UnfinishedAct),
+    /// The answer cannot be written, or a part of it cannot be made.
     #[error(transparent)]
     Io(#[from] io::Error),
 }
@@ -105,15 +102,15 @@ impl ControlHandler {
     /// Handles one request on the control socket; `caller` says who made it, for the log.
     pub(super) fn handle(&self, line: &str, caller: &str, out: &mut impl Write) -> ControlResult<()> {
         match line.parse()? {
-            ControlRequest::Count(filter) => writeln!(out, "{}", self.count(filter)?)?,
+            ControlRequest::Count(filter) => self.write_count(filter, out)?,
             ControlRequest::List(filter) => self.list(filter, out)?,
             ControlRequest::ListOldest { limit, filter } => self.list_oldest(limit, filter, out)?,
-            ControlRequest::Summary { by, filter } => write_rows(&self.summary(by, filter)?, out)?,
-            ControlRequest::Hold(order) => self.write_act(caller, OperatorAction::Hold, order, out)?,
-            ControlRequest::Release(order) => self.write_act(caller, OperatorAction::Release, order, out)?,
-            ControlRequest::Retry(order) => self.write_act(caller, OperatorAction::Retry, order, out)?,
-            ControlRequest::Remove(order) => self.write_act(caller, OperatorAction::Remove, order, out)?,
-            ControlRequest::Bounce(order) => self.write_act(caller, OperatorAction::Bounce, order, out)?,
+            ControlRequest::Summary { by, filter } => self.write_summary(by, filter, out)?,
+            ControlRequest::Hold(order) => self.act(caller, OperatorAction::Hold, order)?.write(out)?,
+            ControlRequest::Release(order) => self.act(caller, OperatorAction::Release, order)?.write(out)?,
+            ControlRequest::Retry(order) => self.act(caller, OperatorAction::Retry, order)?.write(out)?,
+            ControlRequest::Remove(order) => self.act(caller, OperatorAction::Remove, order)?.write(out)?,
+            ControlRequest::Bounce(order) => self.act(caller, OperatorAction::Bounce, order)?.write(out)?,
             ControlRequest::Pause(request) => write_rows(&[self.pause(caller, request)?], out)?,
             ControlRequest::Resume(request) => self.resume(caller, request)?,
             ControlRequest::Pauses => write_rows(&self.pauses()?, out)?,
@@ -231,168 +228,9 @@ impl ControlHandler {
         self.shared.scheduler.with_queues(request).ok_or(ControlError::Stopping)
     }
 
-    fn count(&self, filter: RecipientFilter) -> ControlResult<usize> {
-        if filter.needs_messages() {
-            let mut number = 0;
-            self.for_each_recipient(filter, |_, _, _| {
-                number += 1;
-                Ok(())
-            })?;
-            return Ok(number);
-        }
-        if filter.is_empty() {
-            return self.with_queues(|queues| queues.recipient_count());
-        }
-        let mut number = 0;
-        self.for_each_part(&Arc::new(filter), selection::count, |of_part| number += of_part)?;
-        Ok(number)
-    }
-
-    fn list(&self, filter: RecipientFilter, out: &mut impl Write) -> ControlResult<()> {
-        self.for_each_recipient(filter, |entry, place, message| write_recipient(entry, place, message, out))
-    }
-
-    /// Lists at most `limit` recipients, the oldest. Messages of others are read only if the filter asks for more than
-    /// the queue knows.
-    fn list_oldest(&self, limit: usize, filter: RecipientFilter, out: &mut impl Write) -> ControlResult<()> {
-        let (filter, mut oldest) = (Arc::new(filter), OldestRecipients::new(limit));
-        let mut messages = StoredMessageReader::new(&self.parts.intake.spool);
-        self.for_each_part(&filter, selection::select, |found| {
-            let mut found: Vec<NamedRecipient> = found.into_named().collect();
-            selection::sort_by_age(&mut found);
-            for (entry, place) in found {
-                // The rest of the part is younger.
-                if self.check_stopping().is_err() || !oldest.has_room_for(&entry) {
-                    break;
-                }
-                let passes = |(envelope, size): &StoredMessage| filter.passes_message(envelope, *size, entry.ordinal);
-                if !filter.needs_messages() || messages.read(entry.id).is_some_and(passes) {
-                    oldest.insert((entry, place));
-                }
-            }
-        })?;
-        for (entry, place) in oldest.into_sorted() {
-            self.check_stopping()?;
-            if let Some(message) = messages.read(entry.id) {
-                write_recipient(&entry, &place, message, out)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// A page of the recipients that a filter selects. What it costs depends on its size and not on the
-    /// queue, so it may be short, or empty, before the last one.
-    pub(super) fn recipient_page(&self, filter: RecipientFilter, request: PageRequest) -> ControlResult<RecipientPage> {
-        let PageRequest { from, limit } = request;
-        let (filter, found) = self.with_queues(move |queues| {
-            let found = selection::select_page(queues, &filter, from, limit, now());
-            (filter, found)
-        })?;
-        let SlotPage { selected: SelectedRecipients { entries, destinations }, next } = found?;
-        let mut messages = StoredMessageReader::new(&self.parts.intake.spool);
-        let row = |entry: queue::RecipientView| -> Option<QueuedRecipient> {
-            let (envelope, size) = messages.read(entry.id)?;
-            let passes = filter.passes_message(envelope, *size, entry.ordinal);
-            passes.then(|| list::queued_recipient(&entry, &destinations[&entry.destination], envelope, *size))?
-        };
-        Ok(RecipientPage {
-            recipients: entries.into_iter().filter_map(row).collect(),
-            next: next.map(|next| next.to_string()),
-        })
-    }
-
-    /// Shows each selected recipient with its message, oldest first. Recipients that were delivered
-    /// since, or whose message cannot be read, are left out.
-    fn for_each_recipient(
-        &self,
-        filter: RecipientFilter,
-        mut show: impl FnMut(&queue::RecipientView, &DestinationName, &StoredMessage) -> io::Result<()>,
-    ) -> ControlResult<()> {
-        let (filter, selected) = self.select(filter)?;
-        let mut messages = StoredMessageReader::new(&self.parts.intake.spool);
-        for (entry, place) in selected {
-            self.check_stopping()?;
-            let Some(message) = messages.read(entry.id) else { continue };
-            if filter.passes_message(&message.0, message.1, entry.ordinal) {
-                show(&entry, &place, message)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// The recipients that pass the conditions on what the queue knows, oldest first.
-    fn select(&self, filter: RecipientFilter) -> ControlResult<(Arc<RecipientFilter>, Vec<NamedRecipient>)> {
-        let (filter, mut selected) = (Arc::new(filter), Vec::new());
-        self.for_each_part(&filter, selection::select, |found| selected.extend(found.into_named()))?;
-        selection::sort_by_age(&mut selected);
-        Ok((filter, selected))
-    }
-
-    /// Asks about each part of the queue, in a visit of its own to the scheduler's thread.
-    fn for_each_part<T: Send + 'static>(
-        &self,
-        filter: &Arc<RecipientFilter>,
-        ask: fn(&Queues, &RecipientFilter, Range<u32>, Timestamp) -> Result<T, UnknownQueue>,
-        mut take: impl FnMut(T),
-    ) -> ControlResult<()> {
-        for part in selection::slot_parts(self.with_queues(|queues| queues.slot_count())?) {
-            self.check_stopping()?;
-            let filter = filter.clone();
-            take(self.with_queues(move |queues| ask(queues, &filter, part, now()))??);
-        }
-        Ok(())
-    }
-
     /// Reading a million messages takes long; shutdown does not wait for it.
     fn check_stopping(&self) -> ControlResult<()> {
         if self.shared.stopping.load(Relaxed) { Err(ControlError::Stopping) } else { Ok(()) }
-    }
-
-    fn summary(&self, by: SummaryKey, filter: RecipientFilter) -> ControlResult<Vec<Value>> {
-        match by {
-            SummaryKey::NextHop if filter.is_empty() => {
-                let hops = self.with_queues(|queues| summary::by_next_hop(queues, now()))?;
-                Ok(hops.iter().map(serde_json::to_value).collect::<Result<_, _>>().map_err(io::Error::from)?)
-            }
-            SummaryKey::NextHop => {
-                Err(ControlError::Refused("a filter selects recipients and does not apply to next hops".into()))
-            }
-            SummaryKey::Destination => Ok(summary::by_destination(self.tally_destinations(filter)?, now())),
-            SummaryKey::Queue => {
-                let places = self.tally_destinations(filter)?;
-                Ok(summary::by_queue(self.with_queues(|queues| summary::queue_summaries(queues))?, places, now()))
-            }
-            SummaryKey::Sender => self.summary_by_sender(filter),
-        }
-    }
-
-    /// Counts by destination; on the scheduler's thread if no message has to be read.
-    fn tally_destinations(&self, filter: RecipientFilter) -> ControlResult<HashMap<DestinationName, RecipientTally>> {
-        let mut tallies: HashMap<DestinationName, RecipientTally> = HashMap::new();
-        if !filter.needs_messages() {
-            self.for_each_part(&Arc::new(filter), summary::tally_destinations, |of_part| {
-                of_part.into_iter().for_each(|(place, tally)| tallies.entry(place).or_default().merge(tally));
-            })?;
-            return Ok(tallies);
-        }
-        self.for_each_recipient(filter, |entry, place, _| {
-            tallies.entry(place.clone()).or_default().count(entry, now());
-            Ok(())
-        })?;
-        Ok(tallies)
-    }
-
-    fn summary_by_sender(&self, filter: RecipientFilter) -> ControlResult<Vec<Value>> {
-        let (mut tallies, now): (HashMap<String, RecipientTally>, _) = (HashMap::new(), now());
-        self.for_each_recipient(filter, |entry, _, (envelope, _)| {
-            let sender = envelope.sender.as_ref().map_or("", |sender| sender.as_str());
-            match tallies.get_mut(sender) {
-                Some(tally) => tally.count(entry, now),
-                None => tallies.entry(sender.to_owned()).or_default().count(entry, now),
-            }
-            Ok(())
-        })?;
-        Ok(summary::by_sender(tallies, now))
     }
 
     /// All queues.
@@ -666,19 +504,6 @@ impl ControlHandler {
             cluster: self.shared.cluster.as_ref().map(|cluster| cluster.figures()),
             tables: self.parts.tables.all().filter_map(|(_, it)| Some((it.name().into(), it.stats()?))).collect(),
         })
-    }
-}
-
-/// Writes a recipient, if the envelope of its message has it.
-fn write_recipient(
-    entry: &queue::RecipientView,
-    place: &DestinationName,
-    (envelope, size): &StoredMessage,
-    out: &mut impl Write,
-) -> io::Result<()> {
-    match list::queued_recipient(entry, place, envelope, *size) {
-        Some(row) => writeln!(out, "{}", serde_json::to_string(&row)?),
-        None => Ok(()),
     }
 }
 

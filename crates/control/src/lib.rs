@@ -8,10 +8,10 @@
 //!
 //! | request | answer |
 //! |---|---|
-//! | `count {FILTER}` | a number: queued recipients |
+//! | `count {FILTER}` | a number: queued recipients. If messages cannot be read, a last row says how many ([`unreadable_row`]); also in lists and summaries |
 //! | `list {FILTER}` | a JSON object for each queued recipient |
 //! | `summary {"by": "destination", "filter": {FILTER}}` | an object for each destination, queue, sender or next hop |
-//! | `hold`, `release`, `retry`, `remove`, `bounce` `{"filter": {FILTER}, "dry_run": false}` | a number: recipients selected |
+//! | `hold`, `release`, `retry`, `remove`, `bounce` `{"filter": {FILTER}, "dry_run": false}` | a number: recipients selected; if some were left out, a line with their number |
 //! | `pause {"target": {"queue": NAME}, "for": "2h"}` | an object: the pause. Also for a `next_hop` or a `destination` |
 //! | `resume {"target": {"queue": NAME}}` | nothing |
 //! | `pauses` | an object for each pause in force |
@@ -43,6 +43,7 @@
 //! | `drain {"within": "5m"}` | nothing; the server takes no mail, delivers for that time, and stops |
 //! | `reload` | an object: what has changed, or why the configuration is refused |
 
+pub mod act_report;
 mod adaptive;
 pub mod adaptive_text;
 pub mod api;
@@ -88,6 +89,7 @@ pub(crate) mod sample;
 mod selection;
 mod server;
 mod state_file;
+mod stored_messages;
 mod summary;
 pub mod summary_text;
 pub mod tables;
@@ -95,6 +97,7 @@ pub mod tables_text;
 pub mod text;
 pub mod tokens;
 mod trouble;
+pub mod unreadable_row;
 mod wait;
 
 use std::sync::Arc;

@@ -3,7 +3,6 @@
 
 use std::io::{self, Write};
 
-use crate::handler::acts::UnfinishedAct;
 use crate::handler::{ControlError, ControlHandler};
 
 /// Handles a request of `caller`, and writes the answer.
@@ -19,7 +18,7 @@ pub(crate) fn write_answer(
 ) -> io::Result<()> {
     match handler.handle(request, caller, out) {
         Ok(()) => writeln!(out, "done"),
-        Err(ControlError::Io(error)) if !UnfinishedAct::is_in(&error) => Err(error),
+        Err(ControlError::Io(error)) => Err(error),
         Err(ControlError::Refused(why) | ControlError::NotFound(why)) => writeln!(out, "no: {}", printable(&why)),
         Err(why) => writeln!(out, "failed: {}", printable(&why.to_string())),
     }

@@ -21,6 +21,8 @@ pub(crate) struct PageRequest {
 pub(crate) struct RecipientPage {
     /// The recipients. A page can be short, or empty, before the last one.
     pub recipients: Vec<QueuedRecipient>,
+    /// Messages that were left out of this page because they cannot be read; the log names the first one.
+    pub unreadable: usize,
     /// The cursor of the next page; null: this is the last one.
     pub next: Option<String>,
 }

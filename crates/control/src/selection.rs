@@ -10,9 +10,8 @@ use std::iter;
 use std::ops::Range;
 use std::sync::Arc;
 
-use mail::{Envelope, QueueId, Timestamp};
+use mail::{QueueId, Timestamp};
 use queue::{DestinationId, OperatorAction, PickCount, Queues, RecipientView, TrackedAction};
-use spool::{ReadError, Spool};
 
 use super::recipient_filter::{QueueFilter, RecipientFilter, UnknownQueue};
 use super::request::ActionRequest;
@@ -272,38 +271,6 @@ pub(super) fn apply_action<R: Clone>(
         recipients.is_none_or(|recipients| recipients.contains(&(entry.id, entry.ordinal)))
             && queue_filter.passes(entry)
     }))
-}
-
-/// A message: its envelope and its size in bytes.
-pub(super) type StoredMessage = (Envelope, u64);
-
-/// Reads messages, and keeps the last one.
-pub(super) struct StoredMessageReader<'a> {
-    spool: &'a Spool,
-    last: Option<(QueueId, Option<StoredMessage>)>,
-    unreadable: usize,
-}
-
-impl<'a> StoredMessageReader<'a> {
-    pub(super) fn new(spool: &'a Spool) -> Self {
-        StoredMessageReader { spool, last: None, unreadable: 0 }
-    }
-
-    /// None if the message is gone or cannot be read.
-    pub(super) fn read(&mut self, id: QueueId) -> Option<&StoredMessage> {
-        if self.last.as_ref().is_none_or(|(last, _)| *last != id) {
-            let stored = self.spool.message(id);
-            self.unreadable += usize::from(matches!(&stored, Err(error) if !matches!(error, ReadError::Unknown)));
-            let stored = stored.ok();
-            self.last = Some((id, stored.map(|stored| (stored.envelope, stored.body.len()))));
-        }
-        self.last.as_ref()?.1.as_ref()
-    }
-
-    /// How many messages are there and cannot be read.
-    pub(super) fn unreadable(&self) -> usize {
-        self.unreadable
-    }
 }
 
 #[cfg(test)]

@@ -25,7 +25,6 @@
 
 mod binder;
 mod crypt;
-mod decoys;
 mod dovecot;
 pub mod generate;
 mod password;
@@ -35,6 +34,7 @@ mod scram;
 #[cfg(test)]
 mod tests;
 mod throttle;
+mod unknown_user_hashes;
 mod workers;
 
 use std::fmt;
@@ -60,16 +60,17 @@ pub use sasl::{ScramChallenge, UNKNOWN_CLIENT, finish_proof, login_event};
 pub use throttle::{LoginAttempt, LoginAttemptOutcome, Throttle, ThrottleLimit, ThrottleSettings};
 
 use binder::{LdapBinder, PasswordCheck};
-use decoys::Decoys;
 use dovecot::DovecotChecker;
 use recent::{Fingerprint, RecentFailures, RecentSuccesses};
+use unknown_user_hashes::UnknownUserHashes;
 use workers::HashWorkers;
 
 /// The longest user name, in octets.
 pub const USER_OCTETS_MAX: usize = 320;
 /// The hash computed for unknown users before any real one was seen: made like
 /// [`generate::hash_argon2id`], with zeroes.
-const DECOY: &str = "$argon2id$v=19$m=19456,t=2,p=1$AAAAAAAAAAAAAAAAAAAAAA$AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
+const FIRST_UNKNOWN_USER_HASH: &str =
+    "$argon2id$v=19$m=19456,t=2,p=1$AAAAAAAAAAAAAAAAAAAAAA$AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
 /// How long a failed login is cached. The entry in the table is part of the cache key, so a changed
 /// password is not affected. A client that repeats a wrong password, which the throttle allows,
 /// costs one hash in this time.
@@ -235,7 +236,7 @@ struct Shared {
     throttle: Arc<Mutex<Throttle>>,
     recent_successes: Mutex<RecentSuccesses>,
     recent_failures: Mutex<RecentFailures>,
-    decoys: Mutex<Decoys>,
+    unknown_user_hashes: Mutex<UnknownUserHashes>,
     secret: [u8; 32],
     offers_scram: bool,
     scram_iterations: u32,
@@ -305,7 +306,8 @@ impl CredentialChecker {
                 SourceState::Dovecot(DovecotChecker::start(socket, settings.waiting_max)?)
             }
         };
-        let decoy = StoredPassword::parse(DECOY).expect("DECOY is a valid stored password");
+        let first_hash =
+            StoredPassword::parse(FIRST_UNKNOWN_USER_HASH).expect("FIRST_UNKNOWN_USER_HASH is a valid stored password");
         let (recent_key, wrong_key) = (scram::hmac(&secret, b"recent"), scram::hmac(&secret, b"wrong"));
         let throttle = before.filter(|(_, keeps)| *keeps).map(|(before, _)| before.throttle.clone());
         Ok(CredentialChecker(Arc::new(Shared {
@@ -318,7 +320,7 @@ impl CredentialChecker {
                 settings.recent_entries,
             )),
             recent_failures: Mutex::new(RecentFailures::new(wrong_key, WRONG_TTL, WRONG_ENTRIES_MAX)),
-            decoys: Mutex::new(Decoys::new(decoy)),
+            unknown_user_hashes: Mutex::new(UnknownUserHashes::new(first_hash)),
             secret,
             offers_scram: settings.scram,
             scram_iterations: settings.scram_iterations.min(SCRAM_ITERATIONS_MAX),
@@ -361,7 +363,11 @@ impl CredentialChecker {
                 return ScramLookupResult::Unavailable(why);
             }
         };
-        ScramLookupResult::Unknown { iterations: self.0.decoy_iterations(&user), unusable, pending: pending.charge() }
+        ScramLookupResult::Unknown {
+            iterations: self.0.unknown_user_iterations(&user),
+            unusable,
+            pending: pending.charge(),
+        }
     }
 
     /// Admits a login that another host decides. Nothing is looked up.
@@ -389,7 +395,7 @@ impl CredentialChecker {
 
     /// A warning for the operator about the stored passwords seen so far, such as plain-text ones.
     pub fn weak_password_warning(&self) -> Option<&'static str> {
-        self.0.decoys.lock().warning()
+        self.0.unknown_user_hashes.lock().warning()
     }
 
     /// The counters.
@@ -489,7 +495,7 @@ impl Shared {
                 let values = Zeroizing::new(values);
                 let entry = match StoredPassword::parse_all(&values) {
                     Ok(stored) => {
-                        self.decoys.lock().observe(&stored);
+                        self.unknown_user_hashes.lock().observe(&stored);
                         UserEntry::Usable(stored)
                     }
                     Err(StoredPasswordError::Locked) => UserEntry::NoUser,
@@ -504,13 +510,13 @@ impl Shared {
     }
 
     /// The hashes to compute for a user without usable entry.
-    fn decoy(&self, user: &str) -> Vec<StoredPassword> {
-        self.decoys.lock().decoy(&self.secret, user)
+    fn unknown_user_hashes(&self, user: &str) -> Vec<StoredPassword> {
+        self.unknown_user_hashes.lock().hashes(&self.secret, user)
     }
 
     /// The SCRAM iterations to pretend for a user without keys.
-    fn decoy_iterations(&self, user: &str) -> u32 {
-        let seen = self.decoys.lock().iterations(&self.secret, user, self.scram_iterations);
+    fn unknown_user_iterations(&self, user: &str) -> u32 {
+        let seen = self.unknown_user_hashes.lock().iterations(&self.secret, user, self.scram_iterations);
         seen.unwrap_or(self.scram_iterations)
     }
 
@@ -521,8 +527,8 @@ impl Shared {
         };
         let (stored, otherwise) = match entry {
             UserEntry::Usable(stored) => (stored, None),
-            UserEntry::NoUser => (self.decoy(user), Some(PasswordCheck::Wrong)),
-            UserEntry::Unusable(why) => (self.decoy(user), Some(PasswordCheck::Unusable(why))),
+            UserEntry::NoUser => (self.unknown_user_hashes(user), Some(PasswordCheck::Wrong)),
+            UserEntry::Unusable(why) => (self.unknown_user_hashes(user), Some(PasswordCheck::Unusable(why))),
         };
         let fingerprint =
             self.recent_failures.lock().fingerprint(throttle::client_network(client), user, &fingerprint, password);
@@ -549,8 +555,8 @@ impl Shared {
         };
         let (stored, otherwise) = match entry {
             Ok(UserEntry::Usable(stored)) => (stored, None),
-            Ok(UserEntry::NoUser) => (self.decoy(user), Some(ScramKeyLookup::None)),
-            Ok(UserEntry::Unusable(why)) => (self.decoy(user), Some(ScramKeyLookup::Unusable(why))),
+            Ok(UserEntry::NoUser) => (self.unknown_user_hashes(user), Some(ScramKeyLookup::None)),
+            Ok(UserEntry::Unusable(why)) => (self.unknown_user_hashes(user), Some(ScramKeyLookup::Unusable(why))),
             Err(why) => return ScramKeyLookup::Unavailable(why),
         };
         let salt = scram::hmac(&self.secret, &[b"scram salt\0", user.as_bytes()].concat());

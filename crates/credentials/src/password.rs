@@ -347,7 +347,7 @@ impl StoredPassword {
     }
 
     /// A hash of the same cost that matches no password, to compute for unknown users.
-    pub(super) fn decoy(&self) -> StoredPassword {
+    pub(super) fn unmatched(&self) -> StoredPassword {
         match &self.0 {
             Scheme::Plain(_) => StoredPassword(Scheme::Plain(Zeroizing::new("\0".to_owned()))),
             other => StoredPassword(other.clone()),

@@ -231,7 +231,7 @@ fn plain_text_passwords_give_a_warning_and_are_not_shown() {
     assert!(plain.weak_password_warning().is_some() && !format!("{plain:?}").contains("secret"));
     assert!(StoredPassword::parse("{SSHA}zOdC8N52MwSafj2ThLEwR3Kgw5/I7XUo").unwrap().weak_password_warning().is_some());
     assert!(StoredPassword::parse(SCRAM).unwrap().weak_password_warning().is_none());
-    assert_eq!(plain.decoy().verify("verysecret"), Ok(false));
+    assert_eq!(plain.unmatched().verify("verysecret"), Ok(false));
 }
 
 #[test]

@@ -49,7 +49,7 @@ fn settings() -> CredentialCheckerSettings {
 fn credentials(table: &Arc<FakeTable>, settings: CredentialCheckerSettings) -> CredentialChecker {
     let credentials = CredentialChecker::new(CredentialSource::Table(table.clone()), settings, SECRET).unwrap();
     // The default hash for unknown users is slow without optimization.
-    credentials.0.decoys.lock().fallback = StoredPassword::parse("{PLAIN}x").unwrap();
+    credentials.0.unknown_user_hashes.lock().fallback = StoredPassword::parse("{PLAIN}x").unwrap();
     credentials
 }
 
@@ -396,7 +396,7 @@ async fn wrong_proofs_are_throttled_as_wrong_passwords_are() {
 #[tokio::test(start_paused = true)]
 async fn an_unknown_user_costs_what_some_known_one_does_and_the_same_each_time() {
     let credentials = credentials(&people(), settings());
-    let scheme = |user: &str| credentials.0.decoy(user)[0].scheme();
+    let scheme = |user: &str| credentials.0.unknown_user_hashes(user)[0].scheme();
     assert_eq!(scheme("nobody"), "PLAIN", "before any user was seen");
     credentials.verify_password("bob", "x", HERE).await;
     assert_eq!(scheme("nobody"), "bcrypt");
@@ -411,11 +411,14 @@ async fn an_unknown_user_costs_what_some_known_one_does_and_the_same_each_time()
     // A real user's hash is computed, but its password does not match an unknown user.
     credentials.verify_password("scram", "x", HERE).await;
     assert_eq!(credentials.verify_password("nobody", "tanstaaf", HERE).await, LoginResult::Refused);
-    let decoy = StoredPassword::parse(DECOY).unwrap();
-    assert_eq!(decoy.scheme(), "Argon2");
+    let first_hash = StoredPassword::parse(FIRST_UNKNOWN_USER_HASH).unwrap();
+    assert_eq!(first_hash.scheme(), "Argon2");
     let made = generate::hash_argon2id("nobody", [0; 16]).unwrap();
     let costs = |text: &str| text.trim_start_matches("{ARGON2ID}").split('$').take(5).collect::<Vec<_>>().join("$");
-    assert_eq!((costs(DECOY), DECOY.len()), (costs(&made), made.len() - "{ARGON2ID}".len()));
+    assert_eq!(
+        (costs(FIRST_UNKNOWN_USER_HASH), FIRST_UNKNOWN_USER_HASH.len()),
+        (costs(&made), made.len() - "{ARGON2ID}".len())
+    );
 }
 
 #[tokio::test]

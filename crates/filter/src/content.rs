@@ -69,8 +69,8 @@ pub struct ContentRule {
 /// Which lines match.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LineCondition {
-    /// Where they are.
-    pub places: Vec<LinePlace>,
+    /// In which of these they are.
+    pub scopes: Vec<LineScope>,
     /// The names of fields, in lower case; empty: all.
     pub fields: Vec<Box<str>>,
     /// All of these match the line: `Name: value` of a field.
@@ -81,9 +81,9 @@ pub struct LineCondition {
     pub table: Option<Box<str>>,
 }
 
-/// A kind of line.
+/// The part of a message whose lines a condition is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LinePlace {
+pub enum LineScope {
     /// A field of the message's header, without line ends.
     Header,
     /// A MIME field (`Content-...`, `MIME-Version`) of any header: the message's, a part's, or that of an
@@ -181,7 +181,7 @@ impl ContentRule {
         self.lines.is_some() || self.attachment.is_some()
     }
 
-    fn looks_at(&self, place: LinePlace) -> bool {
-        self.lines.as_ref().is_some_and(|lines| lines.places.contains(&place))
+    fn looks_at(&self, scope: LineScope) -> bool {
+        self.lines.as_ref().is_some_and(|lines| lines.scopes.contains(&scope))
     }
 }

@@ -9,7 +9,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 
 use filter::content::{
-    AttachmentCondition, ContentAction, ContentLimits, ContentRule, ContentRules, LineCondition, LinePlace, Pattern,
+    AttachmentCondition, ContentAction, ContentLimits, ContentRule, ContentRules, LineCondition, LineScope, Pattern,
 };
 use filter::{CheckFactory, CheckedMessage, ContentFuture, Decision, Edit, ServiceScope, SessionInfo, Verdict};
 use lookup::fixed::StaticTable;
@@ -78,8 +78,8 @@ fn rule(name: &str, action: ContentAction) -> ContentRule {
     ContentRule { name: name.into(), list: None, scope, lines: None, attachment: None, action }
 }
 
-fn line_rule(place: LinePlace, pattern: &str, action: ContentAction) -> ContentRule {
-    let lines = LineCondition { places: vec![place], matches: patterns(&[pattern]), ..LineCondition::default() };
+fn line_rule(scope: LineScope, pattern: &str, action: ContentAction) -> ContentRule {
+    let lines = LineCondition { scopes: vec![scope], matches: patterns(&[pattern]), ..LineCondition::default() };
     ContentRule { lines: Some(lines), ..rule(pattern, action) }
 }
 
@@ -139,28 +139,28 @@ const MULTIPART: &str = "Subject: out\nContent-Type: multipart/mixed; boundary=b
 
 #[test]
 fn each_place_has_its_lines() {
-    for (place, pattern, is_found) in [
-        (LinePlace::Header, "^Subject: out$", true),
-        (LinePlace::Header, "^content-type: multipart", true),
-        (LinePlace::Header, "^X-Spam: yes$", true),
-        (LinePlace::Header, "inner|epilogue|application", false),
-        (LinePlace::Mime, "^Content-Type: application/x-thing", true),
-        (LinePlace::Mime, "boundary=b$", true),
-        (LinePlace::Mime, "boundary=s$", true),
-        (LinePlace::Mime, "Subject", false),
-        (LinePlace::Nested, "^Subject: inner$", true),
-        (LinePlace::Nested, "out|Content", false),
-        (LinePlace::Body, "^hidden = word$", true),
-        (LinePlace::Body, "^hid=$", true),
-        (LinePlace::Body, "^aGVs$", true),
-        (LinePlace::Body, "^preamble$", true),
-        (LinePlace::Body, "^epilogue$", true),
-        (LinePlace::Body, "Subject|^hello$", false),
+    for (scope, pattern, is_found) in [
+        (LineScope::Header, "^Subject: out$", true),
+        (LineScope::Header, "^content-type: multipart", true),
+        (LineScope::Header, "^X-Spam: yes$", true),
+        (LineScope::Header, "inner|epilogue|application", false),
+        (LineScope::Mime, "^Content-Type: application/x-thing", true),
+        (LineScope::Mime, "boundary=b$", true),
+        (LineScope::Mime, "boundary=s$", true),
+        (LineScope::Mime, "Subject", false),
+        (LineScope::Nested, "^Subject: inner$", true),
+        (LineScope::Nested, "out|Content", false),
+        (LineScope::Body, "^hidden = word$", true),
+        (LineScope::Body, "^hid=$", true),
+        (LineScope::Body, "^aGVs$", true),
+        (LineScope::Body, "^preamble$", true),
+        (LineScope::Body, "^epilogue$", true),
+        (LineScope::Body, "Subject|^hello$", false),
     ] {
         assert_eq!(
-            holds(&[line_rule(place, pattern, ContentAction::Hold)], MULTIPART),
+            holds(&[line_rule(scope, pattern, ContentAction::Hold)], MULTIPART),
             is_found,
-            "{place:?} {pattern}"
+            "{scope:?} {pattern}"
         );
     }
 }
@@ -189,17 +189,17 @@ fn attachments_are_found_by_name_type_and_size() {
 fn header_rules_do_not_read_the_body() {
     let message = format!("Subject: out\n\n{}", "line\n".repeat(10_000));
     let read = |rules: &[ContentRule]| check_in(100, rules, &message, &Arc::default()).1;
-    assert!(read(&[line_rule(LinePlace::Header, "nothing", ContentAction::Hold)]) <= 100);
-    assert!(read(&[line_rule(LinePlace::Mime, "nothing", ContentAction::Hold)]) <= 100);
+    assert!(read(&[line_rule(LineScope::Header, "nothing", ContentAction::Hold)]) <= 100);
+    assert!(read(&[line_rule(LineScope::Mime, "nothing", ContentAction::Hold)]) <= 100);
     assert!(read(&[attachment_rule(&["*.exe"], &[], None)]) <= 100);
     assert_eq!(read(&[rule("all", ContentAction::Hold)]), 0);
     // Lines of the body, only as far as they are compared.
-    assert!((1000..1500).contains(&read(&[line_rule(LinePlace::Body, "nothing", ContentAction::Hold)])));
+    assert!((1000..1500).contains(&read(&[line_rule(LineScope::Body, "nothing", ContentAction::Hold)])));
 }
 
 #[test]
 fn rules_are_evaluated_in_order_and_the_first_decision_ends() {
-    let on_subject = |action| line_rule(LinePlace::Header, "^Subject:", action);
+    let on_subject = |action| line_rule(LineScope::Header, "^Subject:", action);
     let verdict = check(
         &[on_subject(ContentAction::Hold), on_subject(ContentAction::Refuse(None)), on_subject(ContentAction::Discard)],
         MULTIPART,
@@ -217,7 +217,7 @@ fn rules_are_evaluated_in_order_and_the_first_decision_ends() {
 #[test]
 fn a_list_gives_each_line_to_its_first_rule() {
     let in_list =
-        |pattern, action| ContentRule { list: Some("l".into()), ..line_rule(LinePlace::Header, pattern, action) };
+        |pattern, action| ContentRule { list: Some("l".into()), ..line_rule(LineScope::Header, pattern, action) };
     let rules = [in_list("^Subject: out", ContentAction::Accept), in_list("out|secret", ContentAction::Hold)];
     assert!(!holds(&rules, "Subject: out\n\n"));
     assert!(holds(&rules, "Subject: out\nX: secret\n\n"));
@@ -228,7 +228,7 @@ fn a_list_gives_each_line_to_its_first_rule() {
 #[test]
 fn several_patterns_and_exceptions_are_about_the_same_line() {
     let lines = LineCondition {
-        places: vec![LinePlace::Header],
+        scopes: vec![LineScope::Header],
         fields: vec!["subject".into()],
         matches: patterns(&["sale", "win"]),
         unless: patterns(&["order"]),
@@ -244,8 +244,8 @@ fn several_patterns_and_exceptions_are_about_the_same_line() {
 
 #[test]
 fn lines_are_replaced_and_removed_where_they_stand() {
-    let replaced = |place, pattern, text: &str| {
-        let edits = check(&[line_rule(place, pattern, ContentAction::Replace(text.into()))], MULTIPART).edits;
+    let replaced = |scope, pattern, text: &str| {
+        let edits = check(&[line_rule(scope, pattern, ContentAction::Replace(text.into()))], MULTIPART).edits;
         let [Edit::ReplaceOctets { changes }] = &*edits else { panic!("{edits:?}") };
         let mut content = MULTIPART.replace('\n', "\r\n").into_bytes();
         for (place, new) in changes.iter().rev() {
@@ -253,23 +253,23 @@ fn lines_are_replaced_and_removed_where_they_stand() {
         }
         String::from_utf8(content).unwrap().replace("\r\n", "\n")
     };
-    let text = replaced(LinePlace::Header, "^Subject: (.*)", "Subject: [x] $1");
+    let text = replaced(LineScope::Header, "^Subject: (.*)", "Subject: [x] $1");
     assert_eq!(text, MULTIPART.replace("Subject: out", "Subject: [x] out"));
-    let text = replaced(LinePlace::Mime, "name=.a.exe", "Content-Type: text/plain");
+    let text = replaced(LineScope::Mime, "name=.a.exe", "Content-Type: text/plain");
     assert_eq!(
         text,
         MULTIPART.replace("Content-Type: application/x-thing; name=\"a.exe\"", "Content-Type: text/plain")
     );
-    assert_eq!(replaced(LinePlace::Body, "^epi(.*)", "pro$1"), MULTIPART.replace("epilogue", "prologue"));
-    assert_eq!(replaced(LinePlace::Nested, "inner", "X: y"), MULTIPART.replace("Subject: inner", "X: y"));
-    let removed = check(&[line_rule(LinePlace::Header, "^x-spam", ContentAction::Remove)], MULTIPART).edits;
+    assert_eq!(replaced(LineScope::Body, "^epi(.*)", "pro$1"), MULTIPART.replace("epilogue", "prologue"));
+    assert_eq!(replaced(LineScope::Nested, "inner", "X: y"), MULTIPART.replace("Subject: inner", "X: y"));
+    let removed = check(&[line_rule(LineScope::Header, "^x-spam", ContentAction::Remove)], MULTIPART).edits;
     assert_eq!(removed, [Edit::ReplaceField { name: "x-spam".into(), occurrence: 1, field: None }]);
 }
 
 #[test]
 fn recipients_fields_and_queues_are_edits() {
     let address: Address = "copy@example.org".parse().unwrap();
-    let on_subject = |action| line_rule(LinePlace::Header, "^Subject: (.*)", action);
+    let on_subject = |action| line_rule(LineScope::Header, "^Subject: (.*)", action);
     let edits = check(
         &[
             on_subject(ContentAction::Prepend("X-Was: $1".into())),
@@ -290,7 +290,7 @@ fn recipients_fields_and_queues_are_edits() {
 #[test]
 fn a_table_has_the_value_or_an_address_in_it() {
     let lines = LineCondition {
-        places: vec![LinePlace::Header],
+        scopes: vec![LineScope::Header],
         fields: vec!["from".into()],
         table: Some("all".into()),
         ..LineCondition::default()
@@ -300,9 +300,9 @@ fn a_table_has_the_value_or_an_address_in_it() {
 }
 
 /// A rule that holds a message for the value of a field, which its table has whatever it is.
-fn table_rule(place: LinePlace, field: &str) -> ContentRule {
+fn table_rule(scope: LineScope, field: &str) -> ContentRule {
     let lines = LineCondition {
-        places: vec![place],
+        scopes: vec![scope],
         fields: vec![field.into()],
         table: Some("all".into()),
         ..LineCondition::default()
@@ -312,20 +312,20 @@ fn table_rule(place: LinePlace, field: &str) -> ContentRule {
 
 #[test]
 fn a_table_has_fields_of_parts_and_of_enclosed_messages() {
-    for (place, field, is_found) in [
-        (LinePlace::Mime, "content-disposition", true),
-        (LinePlace::Header, "content-disposition", false),
-        (LinePlace::Nested, "subject", true),
-        (LinePlace::Nested, "from", false),
+    for (scope, field, is_found) in [
+        (LineScope::Mime, "content-disposition", true),
+        (LineScope::Header, "content-disposition", false),
+        (LineScope::Nested, "subject", true),
+        (LineScope::Nested, "from", false),
     ] {
-        assert_eq!(holds(&[table_rule(place, field)], MULTIPART), is_found, "{place:?} {field}");
+        assert_eq!(holds(&[table_rule(scope, field)], MULTIPART), is_found, "{scope:?} {field}");
     }
 }
 
 #[test]
 fn too_many_fields_for_a_table_are_refused() {
     for (count, code) in [(1000, None), (1001, Some(554))] {
-        let verdict = check(&[table_rule(LinePlace::Header, "x")], &format!("{}\n", "X: y\n".repeat(count)));
+        let verdict = check(&[table_rule(LineScope::Header, "x")], &format!("{}\n", "X: y\n".repeat(count)));
         assert_eq!(refusal(&verdict).map(|(_, code)| code), code, "{count}");
     }
 }
@@ -354,7 +354,7 @@ impl Table for RecordingTable {
 
 /// A rule about lines of the body that a table has.
 fn body_table_rule(action: ContentAction) -> ContentRule {
-    let lines = LineCondition { places: vec![LinePlace::Body], table: Some("all".into()), ..LineCondition::default() };
+    let lines = LineCondition { scopes: vec![LineScope::Body], table: Some("all".into()), ..LineCondition::default() };
     ContentRule { lines: Some(lines), ..rule("body", action) }
 }
 
@@ -427,7 +427,7 @@ fn a_table_has_the_name_of_an_attachment_or_its_end() {
 #[test]
 fn a_warning_is_a_line_in_the_log() {
     let log = Arc::new(RecordingLog::default());
-    check_in(100, &[line_rule(LinePlace::Header, "out", ContentAction::Warn)], MULTIPART, &log);
+    check_in(100, &[line_rule(LineScope::Header, "out", ContentAction::Warn)], MULTIPART, &log);
     assert_eq!(*log.0.lock().unwrap(), ["content rule 'out' matches : Subject: out"]);
 }
 
@@ -445,8 +445,8 @@ fn hostile_structures_are_refused() {
         assert_eq!(refusal(&verdict), Some(("content rules", 554)), "{}", &message[..60]);
     }
     let lines = format!("Subject: x\n\n{}", "y\n".repeat(2000));
-    let removal = [line_rule(LinePlace::Header, "^X", ContentAction::Remove)];
+    let removal = [line_rule(LineScope::Header, "^X", ContentAction::Remove)];
     let fields = format!("{}\n", "X: y\n".repeat(1001));
     assert_eq!(refusal(&check_in(64 << 10, &removal, &fields, &Arc::default()).0), Some(("content rules", 554)));
-    assert!(!holds(&[line_rule(LinePlace::Body, "^z$", ContentAction::Hold)], &lines));
+    assert!(!holds(&[line_rule(LineScope::Body, "^z$", ContentAction::Hold)], &lines));
 }

@@ -44,6 +44,9 @@ pub(crate) trait ServerConnection {
     fn is_closed(&self) -> bool {
         false
     }
+
+    /// Sends a cheap request, which shows whether the server serves.
+    async fn probe(&mut self) -> Result<(), RequestError>;
 }
 
 /// The connections of one table.
@@ -66,9 +69,30 @@ impl<C: Connector> ConnectionPool<C> {
         ConnectionPool { connector, url: url.into(), timeout, idle: RefCell::default(), permits }
     }
 
-    /// The answers that `ask` gets for these keys. If a key makes a request fail, the keys are split
-    /// in halves until that key is alone.
+    /// The answers that `ask` gets for these keys. A key that cannot exist is not asked for, and is not found.
     pub(crate) async fn answers(
+        &self,
+        keys: &[Box<str>],
+        can_exist: impl Fn(&str) -> bool,
+        ask: impl AsyncFn(&mut C::Connection, &[&str]) -> Result<Vec<LookupAnswer>, RequestError>,
+    ) -> Result<Vec<LookupAnswer>, BackendFailure> {
+        let can_exist = |key: &&str| can_exist(key);
+        let keys = || keys.iter().map(|key| &**key);
+        let asked: Vec<&str> = keys().filter(can_exist).collect();
+        let mut found = self.asked_answers(&asked, ask).await?.into_iter();
+        let found = keys().map(|key| Some(key).filter(can_exist).and_then(|_| found.next()));
+        Ok(found.map(|answer| answer.unwrap_or(LookupAnswer::NotFound)).collect())
+    }
+
+    /// Whether the server serves.
+    pub(crate) async fn probe(&self) -> Result<(), BackendFailure> {
+        let probed = self.with_connection(async |connection| connection.probe().await).await;
+        probed.map_err(RequestError::into_failure)
+    }
+
+    /// The answers for keys that may exist. If a key makes a request fail, the keys are split in halves until that key
+    /// is alone.
+    async fn asked_answers(
         &self,
         keys: &[&str],
         ask: impl AsyncFn(&mut C::Connection, &[&str]) -> Result<Vec<LookupAnswer>, RequestError>,

@@ -1,9 +1,12 @@
 //! The command line and its help, which clap makes from this file.
 
 mod acme;
+mod bench;
 mod cluster;
+mod dkim;
 mod queue;
 mod reports;
+mod tune;
 mod tune_runs;
 
 use std::ffi::OsString;
@@ -14,7 +17,6 @@ use std::str::FromStr;
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use mail::{Address, QueueId};
-use sender_auth::signing::{RsaBits, is_selector};
 
 use crate::log_summary;
 use crate::password::Scheme;
@@ -22,12 +24,15 @@ use control::text::{DurationArg, SerdeAsText};
 use control::tokens::Role;
 
 pub use acme::AcmeCommand;
+pub use bench::{BenchCommand, BenchCompareArgs, BenchReportArgs};
 pub use cluster::{ClusterCommand, NodeArgs};
+pub use dkim::{DkimAlgorithm, DkimCommand, DkimGenerateArgs, DkimKeyBits};
 pub use queue::{
     PausedNameArgs, QueueActionArgs, QueueCommand, QueueHistoryArgs, QueueListArgs, QueuePauseArgs, QueueRedirectArgs,
     QueueShowArgs, RedirectedNameArgs,
 };
 pub use reports::ReportsCommand;
+pub use tune::{TuneApplyArgs, TuneCheckArgs, TuneCommand, TuneRevertArgs};
 pub use tune_runs::{MeasuredFigure, TuneMeasureArgs, TuneRunArgs, TuneSearchArgs};
 
 /// The end of the help.
@@ -263,85 +268,6 @@ pub struct TokenListArgs {
     pub json: bool,
 }
 
-/// Commands for DKIM keys.
-#[derive(Debug, Subcommand)]
-pub enum DkimCommand {
-    /// Make a key in a new file, and print the TXT record that publishes it
-    ///
-    /// The file is SELECTOR.DOMAIN.pem, with a private key in PEM that only its owner can read. The
-    /// record is printed as a line of a zone file, in strings of at most 255 characters.
-    Generate(DkimGenerateArgs),
-    /// Print the TXT records of the keys in the configuration
-    Show {
-        /// Only the keys that sign for this domain, also those of a table
-        domain: Option<String>,
-    },
-    /// Check whether the DNS has the records of the keys that sign for a domain
-    ///
-    /// It names what is wrong with each record. The exit code is 1 if a record is missing or does
-    /// not fit its private key, and 69 if the DNS does not answer.
-    Check {
-        /// The domain
-        domain: String,
-    },
-}
-
-/// Options of `dkim generate`.
-#[derive(Args, Debug)]
-pub struct DkimGenerateArgs {
-    /// The domain that signs
-    pub domain: String,
-    /// The selector; by default mail, or mail-ed25519
-    #[arg(long, value_name = "NAME", value_parser = parse_selector)]
-    pub selector: Option<String>,
-    /// The algorithm: all receivers know rsa; ed25519 signs faster, beside it
-    #[arg(long, default_value = "rsa")]
-    pub algorithm: DkimAlgorithm,
-    /// The size of an RSA key; by default 2048
-    #[arg(long, value_name = "N")]
-    pub bits: Option<DkimKeyBits>,
-    /// The folder for the file; by default the current one
-    #[arg(long, value_name = "DIR")]
-    pub dir: Option<PathBuf>,
-}
-
-/// Algorithms of DKIM keys.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-#[expect(missing_docs, reason = "each is the algorithm of its name, and a doc comment would be its help")]
-pub enum DkimAlgorithm {
-    Rsa,
-    Ed25519,
-}
-
-/// Sizes of RSA keys, in bits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-#[expect(missing_docs, reason = "each is the number in its name, and a doc comment would be its help")]
-pub enum DkimKeyBits {
-    #[value(name = "2048")]
-    B2048,
-    #[value(name = "3072")]
-    B3072,
-    #[value(name = "4096")]
-    B4096,
-}
-
-impl From<DkimKeyBits> for RsaBits {
-    fn from(bits: DkimKeyBits) -> RsaBits {
-        match bits {
-            DkimKeyBits::B2048 => RsaBits::B2048,
-            DkimKeyBits::B3072 => RsaBits::B3072,
-            DkimKeyBits::B4096 => RsaBits::B4096,
-        }
-    }
-}
-
-fn parse_selector(text: &str) -> Result<String, &'static str> {
-    match is_selector(text) {
-        true => Ok(text.to_owned()),
-        false => Err("expected letters, digits and hyphens, at most 63"),
-    }
-}
-
 /// Options of `dns`.
 #[derive(Args, Debug)]
 pub struct DnsArgs {
@@ -425,184 +351,6 @@ pub enum ImportCommand {
         #[arg(long, requires = "output")]
         force: bool,
     },
-}
-
-/// Benchmarks and tests.
-#[derive(Debug, Subcommand)]
-pub enum BenchCommand {
-    /// Send mail at full speed or at a fixed rate
-    Smtp(Box<bench::smtp::SmtpOptions>),
-    /// Accept and discard mail, check each message, or simulate a slow server
-    Sink(bench::sink::SinkOptions),
-    /// Compare delivered mail with the 250 replies: lost, duplicate or damaged
-    Verify(bench::verify::VerifyOptions),
-    /// Kill a server repeatedly under load and check its 250 replies
-    Crash(Box<bench::crash::CrashOptions>),
-    /// Read mailboxes over POP3
-    Pop3(Box<bench::pop3::Pop3Options>),
-    /// Log in over POP3 or IMAP and out again, directly or through a proxy
-    Login(Box<bench::login::LoginOptions>),
-    /// Fetch pages over HTTP
-    Http(Box<bench::http::HttpOptions>),
-    /// Simulate the file access of mail systems, or append to a log like a spool
-    Files(bench::files::FilesOptions),
-    /// Measure the cost of reading a load gauge
-    Load(bench::load_average::LoadAverageOptions),
-    /// Measure the bare cost of a DKIM signature: an RSA key operation and a hash
-    Sign(bench::signature::SignatureOptions),
-    /// Measure systems side by side, as a file describes them
-    ///
-    /// Each round runs every system, started anew in a folder of its own, one after the other. The
-    /// figures are CPU seconds for 1,000 messages, of the system and of the whole machine, and the
-    /// rate; the table has their medians, ratios with an interval of 95 % confidence, and what limited
-    /// each run. The results are written to a file, for `bench report`. Without --rounds, rounds end
-    /// when the intervals decide, after eight at the earliest. The exit code is 1 if an aim is missed.
-    ///
-    /// The file is explained in docs/laboratory.md; examples/compare has ready ones. It contains
-    /// commands, which are run: use no file that you have not read.
-    Compare(BenchCompareArgs),
-    /// Show results of measurements as a page of HTML, and compare them with earlier ones
-    ///
-    /// The page needs nothing besides itself: it can be mailed, printed and read without a network.
-    /// With --against, figures of the same result, case and system are compared, on the page and as
-    /// a table on the terminal. The exit code is 1 if one is worse by more than 5 %, and its
-    /// interval of 95 % confidence agrees.
-    Report(BenchReportArgs),
-}
-
-/// Options of `bench compare`.
-#[derive(Args, Debug)]
-pub struct BenchCompareArgs {
-    /// The systems and scenarios
-    #[arg(value_name = "FILE")]
-    pub file: PathBuf,
-    /// Run only this scenario; repeat it for more than one
-    #[arg(long, value_name = "NAME")]
-    pub scenario: Vec<String>,
-    /// Run this many rounds; fewer than 6 have no intervals, and are a trial
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    pub rounds: Option<u32>,
-    /// Take ten minutes at most, as a trial: loads are a tenth, pauses a second, and rounds as many as fit
-    #[arg(long)]
-    pub quick: bool,
-    /// Divide the count and the time of every load by this, as a trial
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
-    pub shrink: Option<u64>,
-    /// The folder for the files of results, SCENARIO.json; it is created if it does not exist
-    #[arg(long, value_name = "DIR", default_value = ".")]
-    pub output: PathBuf,
-    /// Where the systems keep their files, on the disk to measure; by default the folder for temporary files
-    #[arg(long, value_name = "DIR")]
-    pub folder: Option<PathBuf>,
-    /// Print the results as JSON, one object for each scenario
-    #[arg(long)]
-    pub json: bool,
-    /// Targets on other machines.
-    #[command(flatten)]
-    pub ownership: bench::OwnedTargetOptions,
-}
-
-/// Options of `bench report`.
-#[derive(Args, Debug)]
-pub struct BenchReportArgs {
-    /// Files of results, or folders with such files (*.json)
-    #[arg(required = true, value_name = "PATH")]
-    pub results: Vec<PathBuf>,
-    /// Earlier results, a file or a folder, to compare with those of the same name
-    #[arg(long, value_name = "PATH")]
-    pub against: Option<PathBuf>,
-    /// The page to write; it replaces an earlier page, but no other file
-    #[arg(long, value_name = "FILE", default_value = "page.html")]
-    pub output: PathBuf,
-    /// The title of the page; by default that of its only result
-    #[arg(long, value_name = "TEXT")]
-    pub title: Option<String>,
-}
-
-/// Commands for the settings of the host and of the server.
-#[derive(Debug, Subcommand)]
-pub enum TuneCommand {
-    /// Compare the settings of this host and the configuration with what a mail server needs
-    ///
-    /// It changes nothing. The table names each setting that is not as wanted, why, how sure that
-    /// is, and how to change it: the surest findings first. What cannot be read counts as unknown;
-    /// root can read more. The exit code is 1 if there are findings.
-    Check(TuneCheckArgs),
-    /// Measure whether other values of a knob are better than its present one
-    ///
-    /// Each run starts a server of its own on this machine, with this configuration's limits,
-    /// queues and storage settings and an empty spool on the same disk, and puts it under load for
-    /// a few seconds. Runs with the present value and with others take turns until it is clear
-    /// whether they differ. The present value also runs against itself: if that shows an effect,
-    /// nothing is to be trusted. The running server is not touched, but both compete for the
-    /// machine. The exit code is 1 if nothing was decided.
-    Measure(Box<TuneMeasureArgs>),
-    /// Search the smallest value of a parameter that gives nearly the best rate
-    ///
-    /// Runs servers as `tune measure` does, with ever larger values until nothing is gained, and
-    /// then with values near the smallest one that is good enough. It draws the curve. The exit
-    /// code is 1 if the search ended early, or if the rate still rises at the highest value.
-    Search(Box<TuneSearchArgs>),
-    /// Change settings to what a mail server needs
-    ///
-    /// It shows what it would change, as a diff, and stops there without --yes. Values that can be
-    /// changed while the host runs change at once. They are kept by files of its own:
-    /// 60-mailrace.conf in /etc/sysctl.d, /etc/tmpfiles.d and the drop-ins of mailrace.service, and
-    /// 60-mailrace.rules in /etc/udev/rules.d. Settings of the server are changed in the
-    /// configuration file, whose comments stay. What it changes is in a journal in
-    /// /var/lib/mailrace-tune, by which `tune revert` puts everything back, also after a kill.
-    Apply(TuneApplyArgs),
-    /// Put back everything that `tune apply` changed
-    ///
-    /// Each file becomes what it was before the first `tune apply`, byte by byte, with its mode and
-    /// owner, and each value too. It refuses if one of them was changed since, before it changes
-    /// anything.
-    Revert(TuneRevertArgs),
-}
-
-/// Options of `tune apply`.
-#[derive(Args, Debug)]
-pub struct TuneApplyArgs {
-    /// The knobs to change, by their names in `tune check`; without any, all its findings
-    #[arg(value_name = "KNOB[=VALUE]")]
-    pub knobs: Vec<tune::apply::KnobRequest>,
-    /// Change all findings that are sure
-    #[arg(long)]
-    pub all_sure: bool,
-    /// Change it, after showing it
-    #[arg(long)]
-    pub yes: bool,
-    /// Read and change /proc, /sys, /etc and /var below this folder
-    #[arg(long, value_name = "DIR")]
-    pub root: Option<PathBuf>,
-}
-
-/// Options of `tune revert`.
-#[derive(Args, Debug)]
-pub struct TuneRevertArgs {
-    /// Put it back, after showing it
-    #[arg(long)]
-    pub yes: bool,
-    /// Put back what was changed below this folder
-    #[arg(long, value_name = "DIR")]
-    pub root: Option<PathBuf>,
-}
-
-/// Options of `tune check`.
-#[derive(Args, Debug)]
-pub struct TuneCheckArgs {
-    /// Print one JSON object
-    #[arg(long)]
-    pub json: bool,
-    /// Also show what is well, unknown or absent
-    #[arg(long)]
-    pub all: bool,
-    /// Also time 50 syncs in the folder of each lane of the spool, and the name server
-    #[arg(long, conflicts_with = "root")]
-    pub probe: bool,
-    /// Read /proc, /sys and /etc below this folder: a copy from another host
-    #[arg(long, value_name = "DIR")]
-    pub root: Option<PathBuf>,
 }
 
 /// Commands for tables.

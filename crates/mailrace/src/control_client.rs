@@ -21,19 +21,24 @@ use queue::OperatorAction;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use control::act_report::ActReport;
 use control::explanation::{AddressVerification, Deliverability};
 use control::process::DrainRequest;
 use control::request::{ActionRequest, ControlRequest};
 use control::text::{DurationArg, SerdeAsText, plural};
 use control::{
-    REQUEST_OCTETS_MAX, RecipientFilter, ReloadAnswer, explanation_text, list, load_text, message_history, summary_text,
+    REQUEST_OCTETS_MAX, RecipientFilter, ReloadAnswer, explanation_text, list, load_text, message_history,
+    summary_text, unreadable_row,
 };
 
 use crate::cli::{ExplainArgs, ExplainTarget, NodeArgs, QueueActionArgs, QueueHistoryArgs, QueueListArgs};
 use crate::exit::{self, ExitError, FormattedError};
 use crate::output::output;
+use crate::stderr::print_stderr;
 use config::Config;
 use mail::printable;
+
+use nodes::ServerAnswers;
 
 pub use certificates::{print_acme_status, renew_certificates};
 pub use cluster::{adopt_lane, drain_node, forget_in_cluster, print_lanes, print_nodes};
@@ -52,7 +57,14 @@ pub fn print_queue(config: &Config, args: &QueueListArgs) -> anyhow::Result<()> 
         None if args.count => ControlRequest::Count(filter),
         None => ControlRequest::List(filter),
     };
-    let answers = nodes::ask(config, &args.node, request)?;
+    let mut answers = nodes::ask(config, &args.node, request)?;
+    let unreadable = answers.take_unreadable();
+    let shown = show_queue(args, answers);
+    print_unreadable(unreadable);
+    shown
+}
+
+fn show_queue(args: &QueueListArgs, answers: ServerAnswers) -> anyhow::Result<()> {
     if args.count {
         let counts: Vec<u64> = answers.iter().map(|answer| answer.text.trim_end().parse()).collect::<Result<_, _>>()?;
         print([counts.iter().sum::<u64>().to_string()])?;
@@ -65,6 +77,11 @@ pub fn print_queue(config: &Config, args: &QueueListArgs) -> anyhow::Result<()> 
         Some(by) => Ok(summary_text::summary(by, &rows::<Value>(&answer.text)?, args.ages)),
         None => Ok(rows(&answer.text)?.iter().map(list::recipient_line).collect()),
     })
+}
+
+/// Says on standard error that a result is not whole, so that scripts read the result alone.
+pub(super) fn print_unreadable(unreadable: usize) {
+    unreadable_row::unreadable_text(unreadable).iter().for_each(print_stderr);
 }
 
 /// Has the server log what was done without it.
@@ -100,23 +117,16 @@ pub fn apply_queue_action(config: &Config, action: OperatorAction, args: &QueueA
     let sentence = |count| format!("{} {will} {fate}", plural(count, "recipient"));
     let (mut total, mut total_left_out) = (0, 0);
     for answer in answers.iter() {
-        let (count, left_out) = act_counts(&answer.text)?;
-        total += count;
-        total_left_out += left_out;
-        print(answer.node.iter().map(|node| format!("node {node}: {}", sentence(count))))?;
+        let ActReport { recipients, in_attempt } = answer.text.parse()?;
+        total += recipients;
+        total_left_out += in_attempt;
+        print(answer.node.iter().map(|node| format!("node {node}: {}", sentence(recipients))))?;
     }
     print([sentence(total)])?;
     if total_left_out > 0 {
         print([format!("{} left out: in an attempt", plural(total_left_out, "recipient"))])?;
     }
     answers.finish()
-}
-
-/// The recipients that an action selects, and those that it leaves out.
-fn act_counts(answer: &str) -> anyhow::Result<(usize, usize)> {
-    let mut lines = answer.lines();
-    let selected = lines.next().unwrap_or_default().parse()?;
-    Ok((selected, lines.next().map_or(Ok(0), str::parse)?))
 }
 
 /// `mailrace explain`.
@@ -206,7 +216,7 @@ impl From<ExitError> for ControlClientError {
 /// `sendmail -q`: retries the selected recipients that wait for a later attempt. Returns how many.
 pub fn retry_now(config: &Config, filter: RecipientFilter) -> anyhow::Result<usize> {
     let answer = request_text(&config.admin.socket, &ControlRequest::Retry(ActionRequest { filter, dry_run: false }))?;
-    Ok(act_counts(&answer)?.0)
+    Ok(answer.parse::<ActReport>()?.recipients)
 }
 
 /// `sendmail -bv`: prints a line for each address with what would happen to its mail. The exit

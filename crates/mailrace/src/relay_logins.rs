@@ -2,9 +2,8 @@
 //! read again when it changes, since tokens expire within the hour; while it cannot be read, mail
 //! waits.
 
-use std::fs::{self, File, Metadata};
+use std::fs::{self, File};
 use std::io::{self, Read as _};
-use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -16,6 +15,7 @@ use parking_lot::Mutex;
 use protocol::sasl::client::LoginMechanism;
 use protocol::smtp::client::{MalformedCredentials, SmtpCredentials};
 
+use crate::file_stamp::FileStamp;
 use crate::tables::OpenTables;
 
 /// Octets of a file with a password or token.
@@ -96,20 +96,6 @@ fn parse_login(table: &str, key: &str, values: &[String]) -> Result<SmtpCredenti
 struct FileLogin {
     settings: RelayLoginSettings,
     read: Mutex<Option<(FileStamp, SmtpCredentials)>>,
-}
-
-/// Differs if the file was written or replaced.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct FileStamp {
-    inode: u64,
-    octets: u64,
-    changed_at: (i64, i64),
-}
-
-impl From<&Metadata> for FileStamp {
-    fn from(about: &Metadata) -> FileStamp {
-        FileStamp { inode: about.ino(), octets: about.len(), changed_at: (about.ctime(), about.ctime_nsec()) }
-    }
 }
 
 impl FileLogin {

@@ -8,7 +8,7 @@
 //! | needs the DNS or the directory, which do not answer, or the spool is full | tried again later |
 //! | cannot be sent for two days | the collector forgets it |
 //!
-//! Reports have the null sender, and nobody is notified of their fate: one that bounces vanishes. After a
+//! Reports have the null sender, and no notice about them is sent: one that bounces vanishes. After a
 //! crash between the two steps of a report it is sent again, with the same identifier.
 
 use std::fmt::Display;
@@ -30,7 +30,7 @@ use sender_auth::reports::destination::{
     ReportDestination, Unanswered, parse_destinations, tls_reports_to, verified_destination,
 };
 use sender_auth::reports::{
-    CollectedReport, DueReport, ReportCollector, ReportFate, ReportKind, ReportSettings, ReportSummary, Reporter,
+    CollectedReport, DueReport, ReportCollector, ReportKind, ReportResult, ReportSettings, ReportSummary, Reporter,
     compose_report, report_content,
 };
 use spool::{CommitError, Spool, SpoolEntry, SubmittedBody};
@@ -113,7 +113,7 @@ enum Destination {
     /// There, to these mailboxes.
     Wanted(ReportDestination, Vec<Recipient>),
     /// Not there, or nowhere.
-    Unwanted(Option<Address>, ReportFate),
+    Unwanted(Option<Address>, ReportResult),
 }
 
 /// Why a report cannot be sent now.
@@ -211,12 +211,12 @@ impl SendingThread {
         let sent = |to, result| SentReport { day, kind, to, result };
         let log = &self.parts.log;
         match self.runtime.block_on(self.try_send(&due.report)) {
-            Ok(fates) => {
-                fates.iter().for_each(|(_, fate)| self.parts.collector.counters().count_reports(*fate, 1));
+            Ok(results) => {
+                results.iter().for_each(|(_, result)| self.parts.collector.counters().count_reports(*result, 1));
                 if let Some(Err(error)) = self.parts.collector.with_store(move |store| store.finish(&due)) {
                     log.event(LogLevel::Warning, "cannot write that a report was sent", &[("error", &error)]);
                 }
-                fates.into_iter().map(|(to, fate)| sent(to, fate.as_str())).collect()
+                results.into_iter().map(|(to, result)| sent(to, result.as_str())).collect()
             }
             Err(why) => {
                 let fields: [(&'static str, &dyn Display); 3] =
@@ -230,23 +230,23 @@ impl SendingThread {
     }
 
     /// What became of the report at each destination. Nothing is sent before all destinations are known.
-    async fn try_send(&self, report: &CollectedReport) -> Result<Vec<(Option<Address>, ReportFate)>, Delay> {
+    async fn try_send(&self, report: &CollectedReport) -> Result<Vec<(Option<Address>, ReportResult)>, Delay> {
         if !self.parts.settings.includes(report.subject.kind) {
             return Ok(Vec::new());
         }
         let destinations = self.destinations(report).await?;
         let content = report_content(report, &self.context.reporter)?;
-        let mut fates = Vec::with_capacity(destinations.len());
+        let mut results = Vec::with_capacity(destinations.len());
         for destination in destinations {
-            fates.push(match destination {
-                Destination::Unwanted(address, fate) => (address, fate),
+            results.push(match destination {
+                Destination::Unwanted(address, result) => (address, result),
                 Destination::Wanted(destination, recipients) => {
-                    let fate = self.submit(report, &content, &destination, recipients).await?;
-                    (Some(destination.address), fate)
+                    let result = self.submit(report, &content, &destination, recipients).await?;
+                    (Some(destination.address), result)
                 }
             });
         }
-        Ok(fates)
+        Ok(results)
     }
 
     /// At least one.
@@ -258,7 +258,7 @@ impl SendingThread {
         };
         let named = parse_destinations(&list.unwrap_or_default(), self.parts.settings.destinations_max);
         if named.is_empty() {
-            return Ok(vec![Destination::Unwanted(None, ReportFate::NoDestination)]);
+            return Ok(vec![Destination::Unwanted(None, ReportResult::NoDestination)]);
         }
         let mut destinations = Vec::with_capacity(named.len());
         for destination in named {
@@ -268,7 +268,7 @@ impl SendingThread {
                 None => Some(destination.clone()),
             };
             destinations.push(match verified {
-                None => Destination::Unwanted(Some(destination.address), ReportFate::Unverified),
+                None => Destination::Unwanted(Some(destination.address), ReportResult::Unverified),
                 Some(destination) => self.resolved(destination).await?,
             });
         }
@@ -297,7 +297,7 @@ impl SendingThread {
             | AddressResolution::TooMany
             | AddressResolution::Returned(_)
             | AddressResolution::NotReturned(_) => {
-                Destination::Unwanted(Some(destination.address), ReportFate::NoDestination)
+                Destination::Unwanted(Some(destination.address), ReportResult::NoDestination)
             }
         })
     }
@@ -309,7 +309,7 @@ impl SendingThread {
         content: &[u8],
         destination: &ReportDestination,
         recipients: Vec<Recipient>,
-    ) -> Result<ReportFate, Delay> {
+    ) -> Result<ReportResult, Delay> {
         let (id, now) = (self.parts.spool.new_id(), now());
         let body = compose_report(report, &self.context.reporter, content, &destination.address, id, now);
         let prefix = match &self.context.signer {
@@ -318,10 +318,10 @@ impl SendingThread {
         };
         let octets = (prefix.len() + body.len()) as u64;
         if recipients.is_empty() {
-            return Ok(ReportFate::NoDestination);
+            return Ok(ReportResult::NoDestination);
         }
         if destination.octets_max.is_some_and(|most| octets > most) {
-            return Ok(ReportFate::TooLarge);
+            return Ok(ReportResult::TooLarge);
         }
         let event = received_event(id, &self.context.reporter.hostname, recipients.len(), octets, &body);
         let dot_lines = body.windows(2).any(|pair| pair == b"\n.");
@@ -331,9 +331,9 @@ impl SendingThread {
         match self.commit(SpoolEntry::Message { id, envelope, content, flags }) {
             Ok(()) => {
                 self.parts.log.write(event);
-                Ok(ReportFate::Sent)
+                Ok(ReportResult::Sent)
             }
-            Err(CommitError::TooLarge) => Ok(ReportFate::TooLarge),
+            Err(CommitError::TooLarge) => Ok(ReportResult::TooLarge),
             Err(error) => Err(error.into()),
         }
     }

@@ -5,7 +5,6 @@
 //!
 //! With `--drain-only` it takes nothing in, and also ends when nothing but held mail is left.
 
-use std::fmt::Display;
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -14,7 +13,6 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-use ::cluster::StartingNode;
 use anyhow::Context;
 use config::{self, Config, ConfigSource, LoadedConfig, TableKind, TransportKind};
 use control::api::Api;
@@ -22,40 +20,37 @@ use control::redirects::REDIRECT_FILE;
 use control::tokens::TokenFile;
 use control::{
     ClusterOperator, ControlHandler, ControlParts, ControlServer, DrainSender, LiveMonitor, RedirectStore,
-    ReloadRequest, ReloadSender, SharedControlState,
+    ReloadSender, SharedControlState,
 };
 use delivery::pipe::LauncherSocket;
-use dispatch::{
-    self, Dispatcher, DispatcherConfig, DispatcherParts, LaneFence, OutcomeCounters, Queues, Redirects,
-    SchedulerHandle, SchedulerReceiver,
-};
+use dispatch::{OutcomeCounters, SchedulerHandle};
 use intake::drop_folder::DropFolderScanner;
 use intake::{CommitNotifier, IntakeContext};
 use load::{LoadMonitor, MachineGaugeReader};
 use mail::{LogLevel, ServerLog, Timestamp};
 use net::{BoundListener, InheritedSockets, ListenerSocket, SessionWorkers, session_runtime};
 use sender_auth::reports::ReportCollector;
-use spool::{CommitStepConfig, Disk, Durability, FolderDisk, LiveMessage, Spool};
+use spool::{Durability, Spool};
 use tokio::runtime::Runtime;
-use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use crate::certificates::{self, PreparedCertificates, RunningCertificates};
-use crate::cluster::{self, ClusterFence, RunningCluster};
+use crate::cluster::RunningCluster;
 use crate::exit::ExitError;
 use crate::listeners::{self, SessionParts};
 use crate::logins::{self, ServerSecret};
+use crate::mail_flow::{FlowInputs, StartedFlow, start_flow};
 use crate::pipe_launcher::{self, LauncherProcess};
 use crate::privileges::{self, PrivilegesError, ProcessUser};
 use crate::reload::RunningServer;
 use crate::report_sender::{ReportSenderParts, RunningReports};
 use crate::server_parts::{self, ProcessLimits, ServerParts};
 use crate::service::{ServiceManager, ServiceState};
+use crate::signals::{ServerCommand, next_command, start_signal_thread};
 use crate::signing::SigningParts;
 use crate::stderr::print_stderr;
 use crate::sys::ProgramPages;
 use crate::tables::{self, OpenTables};
-use crate::tls_reports;
 use crate::{check, exit, from_config, intake_context};
 use server_log::{Log, LogTarget};
 
@@ -518,90 +513,6 @@ fn control_context(
     }
 }
 
-/// What the message flow starts with, besides its configuration.
-struct FlowInputs<'a> {
-    limits: ProcessLimits,
-    launcher: Option<LauncherSocket>,
-    reports: Option<&'a ReportCollector>,
-    redirects: Redirects,
-    drain_only: bool,
-    /// Stops the server in an orderly way.
-    stop_server: Box<dyn Fn() + Send + Sync>,
-}
-
-/// The message flow, from the spool on.
-struct StartedFlow {
-    spool: Arc<Spool>,
-    flow: Dispatcher,
-    scheduler: SchedulerHandle,
-    outcome_counters: Arc<OutcomeCounters>,
-    cluster: Option<Arc<RunningCluster>>,
-}
-
-/// Opens the spool, whose messages go into the queues, starts the threads that deliver them, and claims
-/// the lanes in the cluster.
-fn start_flow(
-    config: &Config,
-    dispatcher: DispatcherConfig,
-    queue_config: &queue::SchedulerConfig,
-    inputs: FlowInputs<'_>,
-    log: &Arc<Log>,
-) -> anyhow::Result<StartedFlow> {
-    let FlowInputs { limits, launcher, reports, redirects, drain_only, stop_server } = inputs;
-    let joining = cluster::connect(config, drain_only, log)?;
-    let outcome_counters = Arc::new(OutcomeCounters::default());
-    let (scheduler, receiver): (SchedulerHandle, SchedulerReceiver) = dispatch::scheduler_channel();
-    let mut queues = Queues::new(queue_config.clone(), server_parts::random());
-    let mut admit = |message| dispatch::enqueue_recovered_message(&mut queues, &dispatcher.rules, &scheduler, message);
-    let events = dispatch::spool_event_handler(scheduler.clone(), log.clone());
-    let lanes = joining.as_ref().map_or_else(|| config.spool.lanes.clone(), StartingNode::lane_folders);
-    let step = joining.as_ref().map(StartingNode::commit_step);
-    let spool = Arc::new(open_spool(config, &lanes, events, step, &mut admit)?);
-    let fields: [(&'static str, &dyn Display); 2] =
-        [("messages", &queues.message_count()), ("recipients", &queues.recipient_count())];
-    log.event(LogLevel::Info, "the spool is open", &fields);
-    let parts = DispatcherParts {
-        spool: spool.clone(),
-        queues,
-        config: dispatcher,
-        smtp_threads: limits.threads,
-        launcher,
-        outcome_counters: outcome_counters.clone(),
-        tls_sessions: tls_reports::session_log(config, reports),
-        redirects,
-        lane_fence: joining.as_ref().map(|node| Arc::new(ClusterFence(node.step())) as Arc<dyn LaneFence>),
-        next_hop_sharing: joining.as_ref().map(cluster::next_hop_sharing),
-        log: log.clone(),
-    };
-    let flow = Dispatcher::start(parts, scheduler.clone(), receiver)?;
-    let cluster = joining.map(|node| RunningCluster::start(node, &spool, &scheduler, stop_server)).transpose()?;
-    Ok(StartedFlow { spool, flow, scheduler, outcome_counters, cluster })
-}
-
-fn open_spool(
-    config: &Config,
-    lanes: &[PathBuf],
-    events: impl Fn(spool::SpoolEvent) + Send + Sync + 'static,
-    commit_step: Option<CommitStepConfig>,
-    sink: &mut dyn FnMut(LiveMessage),
-) -> anyhow::Result<Spool> {
-    let open = |path| Ok(Arc::new(FolderDisk::open(path)?) as Arc<dyn Disk>);
-    let lanes = lanes.iter().map(|path| {
-        let lane: io::Result<Arc<dyn Disk>> = open(path);
-        lane.with_context(|| format!("opening the lane {}", path.display()))
-    });
-    let settings = spool::Config {
-        segment_bytes: config.spool.segment_octets,
-        spare_segments: config.spool.spare_segments,
-        durability: config.spool.durability,
-        commit_step,
-        events: Arc::new(events),
-        ..spool::Config::default()
-    };
-    let lanes = lanes.collect::<anyhow::Result<Vec<_>>>()?;
-    spool::open(lanes, settings, server_parts::random(), sink).context("opening the spool")
-}
-
 /// Watches the load and the disks of the lanes and of `data_dir`, and tells the scheduler and the
 /// log when a limit enters or leaves force.
 fn monitor(config: &Config, scheduler: SchedulerHandle, log: Arc<Log>) -> LoadMonitor {
@@ -623,100 +534,6 @@ fn threads(config: &Config) -> usize {
         // The spool, the scheduler and the network need processors too.
         0 => thread::available_parallelism().map_or(1, |count| count.get().div_ceil(2)),
         count => count,
-    }
-}
-
-/// The signals that the server handles.
-struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-    hangup: Signal,
-    user: Signal,
-}
-
-/// A command to the main thread.
-enum ServerCommand {
-    Stop,
-    /// Only this many messages are left, which are held.
-    StopDrained {
-        held: usize,
-    },
-    /// Take nothing in, deliver for this time, and stop.
-    Drain {
-        within: Duration,
-    },
-    /// Nothing else can be delivered in that time; this many messages are left.
-    StopIdle {
-        left: usize,
-    },
-    /// With the caller that waits for the answer, if any.
-    Reload(Option<ReloadRequest>),
-    OpenLog,
-}
-
-impl Signals {
-    /// From here on these signals do not end the process by themselves.
-    fn install() -> io::Result<Signals> {
-        Ok(Signals {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-            hangup: signal(SignalKind::hangup())?,
-            user: signal(SignalKind::user_defined1())?,
-        })
-    }
-
-    /// Waits for a signal. SIGHUP also reopens the log, as log rotation expects.
-    async fn next(&mut self) -> ServerCommand {
-        tokio::select! {
-            _ = self.terminate.recv() => ServerCommand::Stop,
-            _ = self.interrupt.recv() => ServerCommand::Stop,
-            _ = self.hangup.recv() => ServerCommand::Reload(None),
-            _ = self.user.recv() => ServerCommand::OpenLog,
-        }
-    }
-
-    /// Forwards signals, forever. A second stop ends the process at once, and so does one during
-    /// the start, when nothing has to be finished.
-    async fn forward(mut self, is_serving: &AtomicBool, commands: &UnboundedSender<ServerCommand>) {
-        let mut is_stopping = false;
-        loop {
-            let command = self.next().await;
-            if matches!(command, ServerCommand::Stop) {
-                if !is_serving.load(Relaxed) {
-                    print_stderr("mailrace: stopped during the start");
-                    std::process::exit(0);
-                }
-                if is_stopping {
-                    print_stderr("mailrace: stopped by a second signal");
-                    std::process::exit(i32::from(exit::SOFTWARE));
-                }
-                is_stopping = true;
-            }
-            // Only fails at shutdown.
-            drop(commands.send(command));
-        }
-    }
-}
-
-/// Handles signals on a thread and a runtime of their own: the main ones may be busy or hang.
-fn start_signal_thread(is_serving: Arc<AtomicBool>, commands: UnboundedSender<ServerCommand>) -> io::Result<()> {
-    let runtime = session_runtime()?;
-    let signals = runtime.block_on(async { Signals::install() })?;
-    let forward = move || runtime.block_on(signals.forward(&is_serving, &commands));
-    thread::Builder::new().name("signals".into()).spawn(forward)?;
-    Ok(())
-}
-
-/// Waits for a signal, or for a reload request on the control socket.
-async fn next_command(
-    commands: &mut UnboundedReceiver<ServerCommand>,
-    reload_requests: &mut UnboundedReceiver<ReloadRequest>,
-) -> ServerCommand {
-    tokio::select! {
-        Some(command) = commands.recv() => command,
-        Some(request) = reload_requests.recv() => ServerCommand::Reload(Some(request)),
-        // Never happens: the signal thread does not end, and the control socket holds a sender.
-        else => ServerCommand::Stop,
     }
 }
 

@@ -258,6 +258,41 @@ fn the_operator_acts_on_queued_recipients() {
 }
 
 #[test]
+fn messages_that_cannot_be_read_are_left_out_and_counted_and_the_log_names_the_first() {
+    let folder = folder(SPILL);
+    let server = Server::start(folder.path());
+    server.deliver(&large());
+    let queue = |arguments: &[&str]| {
+        let Output { status, stdout, stderr } = mailrace(folder.path(), &[&["queue"], arguments].concat());
+        (status.code(), String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap())
+    };
+    let damaged = queue(&["list"]).1.split_whitespace().next().unwrap().to_owned();
+    server.deliver("two");
+    std::fs::remove_file(body_file(folder.path()).unwrap()).unwrap();
+    let left_out = "1 message left out: unable to read; the log names the first one\n";
+    for (arguments, lines) in [
+        (&["list"][..], 1),
+        (&["list", "--json"], 1),
+        (&["list", "--by", "sender"], 2),
+        (&["list", "--by", "destination", "--sender", "a@*"], 2),
+    ] {
+        let (code, shown, said) = queue(arguments);
+        assert_eq!((code, shown.lines().count(), &*said), (Some(0), lines, left_out), "{shown}");
+        assert!(!shown.contains(&damaged) && !shown.contains("unreadable"), "{shown}");
+    }
+    assert_eq!(queue(&["list", "--count", "--sender", "a@*"]), (Some(0), "1\n".into(), left_out.into()));
+    // No message has to be read for this.
+    assert_eq!(queue(&["list", "--count"]), (Some(0), "2\n".into(), String::new()));
+    let (code, _, said) = queue(&["hold", "--sender", "a@*"]);
+    assert_eq!(code, Some(69));
+    assert!(said.contains("1 recipient recorded; 1 message left out that cannot be read"), "{said}");
+    server.signal(Signal::SIGTERM);
+    let (status, said) = server.end();
+    let named = format!("unreadable=1 id={damaged} error=");
+    assert!(status.success() && said.matches(&named).count() == 6, "{said}");
+}
+
+#[test]
 fn explain_shows_what_holds_a_message() {
     let folder = folder("");
     let ask = |arguments: &[&str]| run_status(&mailrace(folder.path(), arguments));

@@ -29,7 +29,7 @@ mod utc_day;
 
 pub use crate::dmarc::record::{Policy, PublishedPolicy};
 pub use collector::ReportCollector;
-pub use counters::{DroppedObservation, ReportCounters, ReportFate};
+pub use counters::{DroppedObservation, ReportCounters, ReportResult};
 pub use counts::{CollectedReport, CountLimits, DayCounts};
 pub use observation::{
     Disposition, DkimSignatureResult, DmarcRow, Observation, OverrideReason, ReportKind, ReportRow, ReportSubject,

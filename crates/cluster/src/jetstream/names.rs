@@ -75,9 +75,9 @@ pub(crate) fn rates_bucket(cluster: &ClusterName) -> String {
     format!("{PREFIX}-{cluster}-rates")
 }
 
-/// The subject of news.
-pub(crate) fn news_subject(cluster: &ClusterName) -> String {
-    format!("{PREFIX}.{cluster}.news")
+/// The subject of broadcasts.
+pub(crate) fn broadcast_subject(cluster: &ClusterName) -> String {
+    format!("{PREFIX}.{cluster}.broadcast")
 }
 
 /// The subject on which a node answers that it is there.

@@ -1,5 +1,5 @@
 //! What nodes tell one another: requests for departures and tables of slots, in a bucket whose order all nodes
-//! see alike, and news, which are only announced.
+//! see alike, and broadcasts, which nothing keeps.
 //!
 //! The bucket keeps the last requests for each next hop, in memory: they are worth nothing after a while.
 
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::connection::{Connection, StreamError};
 use super::lane_stream::create_stream;
-use super::names::{news_subject, rates_bucket};
+use super::names::{broadcast_subject, rates_bucket};
 use crate::LimitUse;
 use crate::departures::DepartureRequest;
 use crate::slots::{SlotTable, SlotWrite, WriteOutcome};
@@ -46,10 +46,10 @@ pub(crate) struct StoredRequest {
     pub(crate) request: DepartureRequest,
 }
 
-/// What a node has seen, and others should know.
+/// What a node tells all others, as it has seen it; nobody answers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum NodeNews {
+pub(crate) enum NodeBroadcast {
     /// A next hop is lame.
     LameNextHop(String),
     /// A login has failed.
@@ -63,11 +63,11 @@ pub(crate) enum NodeNews {
     LimitUse(Vec<LimitUse>),
 }
 
-/// News, with the node that they are from.
+/// A broadcast, with the node that it is from.
 #[derive(Serialize, Deserialize)]
 struct Announcement {
     node: String,
-    news: NodeNews,
+    broadcast: NodeBroadcast,
 }
 
 /// The requests of all nodes; clones share the connection.
@@ -104,21 +104,25 @@ impl Connection {
     }
 
     /// Tells the other nodes. Nobody may hear it.
-    pub(crate) async fn announce(&self, news: NodeNews) {
-        let announcement = Announcement { node: self.config().node.to_string(), news };
+    pub(crate) async fn announce(&self, broadcast: NodeBroadcast) {
+        let announcement = Announcement { node: self.config().node.to_string(), broadcast };
         if let Ok(payload) = serde_json::to_vec(&announcement) {
             // Others find out themselves.
-            drop(self.client().publish(news_subject(&self.config().name), payload.into()).await);
+            drop(self.client().publish(broadcast_subject(&self.config().name), payload.into()).await);
         }
     }
 
-    /// The news of other nodes. Those of a version that this one does not understand are left out.
-    pub(crate) async fn news(&self) -> Result<impl Stream<Item = NodeNews> + Send + use<>, StreamError> {
-        let messages = self.subscribe(news_subject(&self.config().name)).await?;
+    /// The broadcasts of other nodes. Those of a version that this one does not understand are left out.
+    pub(crate) async fn broadcasts(&self) -> Result<impl Stream<Item = NodeBroadcast> + Send + use<>, StreamError> {
+        let messages = self.subscribe(broadcast_subject(&self.config().name)).await?;
         let node = self.config().node.to_string();
         Ok(messages.filter_map(move |message| {
             let announcement = serde_json::from_slice::<Announcement>(&message.payload).ok();
-            ready(announcement.filter(|announcement| announcement.node != node).map(|announcement| announcement.news))
+            ready(
+                announcement
+                    .filter(|announcement| announcement.node != node)
+                    .map(|announcement| announcement.broadcast),
+            )
         }))
     }
 }

@@ -8,7 +8,7 @@ use mail::QueueId;
 use spool::{BatchDraft, LaneId, SpooledMessage, StepAnswer};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::upkeep::ReadMessage;
+use super::stream_maintenance::ReadMessage;
 use crate::NodeName;
 use crate::clock::boot_time;
 use crate::lane::retention::{LaneRetention, StateChange};

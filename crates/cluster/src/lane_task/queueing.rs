@@ -9,7 +9,7 @@ use mail::QueueId;
 use spool::{BatchDraft, DraftBody, OutcomesStored, RecipientState, RecipientStates, SpooledMessage, StepAnswer};
 
 use super::room;
-use super::upkeep::{UpkeepEvent, retained};
+use super::stream_maintenance::{StreamMaintenanceEvent, retained};
 use super::{BatchAnswer, Event, LaneTask};
 use crate::clock::boot_time;
 use crate::codec::{BatchEncoder, CopiedEntry};
@@ -101,7 +101,7 @@ impl LaneTask {
         match self.waiting.pop_front() {
             Some(WaitingBatch::Draft(batch, answer, _)) => self.start_draft(batch, answer),
             Some(WaitingBatch::Changes(id, changes, answer)) => {
-                let recipients = self.upkeep.unchanged(id, changes);
+                let recipients = self.maintenance.unchanged(id, changes);
                 if recipients.is_empty() {
                     answer.send(Ok(()));
                 } else {
@@ -112,7 +112,7 @@ impl LaneTask {
             Some(WaitingBatch::Missing(id, message, answer)) => self.start_missing(id, message, answer),
             Some(WaitingBatch::Copy(id, message)) => {
                 // Without states, it was settled meanwhile.
-                if let Some(states) = self.upkeep.states(id) {
+                if let Some(states) = self.maintenance.states(id) {
                     self.start_batch(vec![copied(id, states, message)], Some(id));
                 }
             }
@@ -159,7 +159,9 @@ impl LaneTask {
     /// of its batch goes on.
     fn start_draft(&mut self, batch: BatchDraft, answer: StepAnswer) {
         let waiting = self.owner.waiting_bytes();
-        if !self.upkeep.has_room_for(waiting + room::bytes_of(&batch.entries)) && room::has_new_mail(&batch.entries) {
+        if !self.maintenance.has_room_for(waiting + room::bytes_of(&batch.entries))
+            && room::has_new_mail(&batch.entries)
+        {
             self.shared.counters.batches_failed.fetch_add(1, Relaxed);
             let outcomes = answer.refuse_mail("the stream of the lane is nearly full".into());
             let rest = room::without_new_mail(batch.entries);
@@ -175,11 +177,11 @@ impl LaneTask {
 
     /// Begins the copy of a message that the stream lacks, with the outcomes that were queued before it.
     fn start_missing(&mut self, id: QueueId, message: SpooledMessage, answer: StepAnswer) {
-        if self.upkeep.is_live(id) {
-            let is_stored = self.upkeep.is_stored(id);
+        if self.maintenance.is_live(id) {
+            let is_stored = self.maintenance.is_stored(id);
             return answer.send(if is_stored { Ok(()) } else { Err("it waits for its copy already".into()) });
         }
-        if !self.upkeep.has_room_for(self.owner.waiting_bytes() + message.body.len()) {
+        if !self.maintenance.has_room_for(self.owner.waiting_bytes() + message.body.len()) {
             return answer.send(Err("the stream of the lane is nearly full".into()));
         }
         let listed = (0..).zip(message.states.iter().copied()).filter(|(_, state)| *state != RecipientState::NEW);
@@ -195,7 +197,7 @@ impl LaneTask {
         let Some(early) = &mut self.early_outcomes else { return };
         for entry in entries {
             if let CopiedEntry::Outcome { id, recipients, .. } = entry
-                && !self.upkeep.is_live(*id)
+                && !self.maintenance.is_live(*id)
             {
                 early.entry(*id).or_default().merge(recipients.iter().copied());
             }
@@ -205,7 +207,7 @@ impl LaneTask {
     fn start_batch(&mut self, entries: Vec<CopiedEntry>, copied: Option<QueueId>) -> BatchId {
         self.keep_early_outcomes(&entries);
         let batch = self.owner.start_batch(boot_time());
-        self.upkeep.handle(UpkeepEvent::Queued(batch, entries.iter().map(retained).collect()));
+        self.maintenance.handle(StreamMaintenanceEvent::Queued(batch, entries.iter().map(retained).collect()));
         let reads_files = entries.iter().any(is_in_file);
         let outcomes = if reads_files { outcomes_of(&entries) } else { Vec::new() };
         let encoder = Box::new(BatchEncoder::new(entries, self.part_bytes()));
@@ -239,14 +241,14 @@ impl LaneTask {
 
     fn abandon(&mut self, begun: BegunBatch, error: &io::Error) {
         self.owner.abandon_batch(begun.batch);
-        self.upkeep.handle(UpkeepEvent::Abandoned(begun.batch));
+        self.maintenance.handle(StreamMaintenanceEvent::Abandoned(begun.batch));
         self.refuse_mail(begun.batch, format!("a body cannot be read for its copy: {error}"));
         let stored = match self.answers.remove(&begun.batch) {
             Some(BatchAnswer::Outcomes(stored)) => Some(stored),
             _ => None,
         };
         if let Some(id) = begun.copied {
-            self.upkeep.handle_copy_failed(id);
+            self.maintenance.handle_copy_failed(id);
         }
         if !begun.outcomes.is_empty() {
             self.waiting.push_front(WaitingBatch::Outcomes(begun.outcomes, stored));

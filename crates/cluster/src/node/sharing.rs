@@ -1,4 +1,4 @@
-//! What nodes share: the rates and the concurrency of next hops, and news about lame next hops, failed logins and used
+//! What nodes share: the rates and the concurrency of next hops, and broadcasts about lame next hops, failed logins and used
 //! allowances.
 //!
 //! | the servers | a request for departures |
@@ -28,7 +28,7 @@ use super::usage::{self, UsageBuffer};
 use super::{ClusterNode, NodeShared, RETRY_DELAY};
 use crate::clock::boot_time;
 use crate::departures::{DepartureLedger, DepartureRequest, OwnPart, nanos};
-use crate::jetstream::{NodeNews, RatesBucket, StoredEntry, StoredRequest, next_hop_key};
+use crate::jetstream::{NodeBroadcast, RatesBucket, StoredEntry, StoredRequest, next_hop_key};
 use crate::slots::SlotUse;
 
 /// A request that was not granted after this time gets the own part.
@@ -42,7 +42,7 @@ enum NodeMessage {
     /// Other slots are used.
     Slots { next_hop: Box<str>, usage: SlotUse },
     /// Something that others should know.
-    News(NodeNews),
+    Broadcast(NodeBroadcast),
 }
 
 /// Takes what this node tells the others. Nothing here waits.
@@ -84,12 +84,12 @@ impl NodeSharing {
 
     /// Tells the other nodes that a next hop is lame.
     pub fn announce_lame(&self, next_hop: &str) {
-        self.send(NodeMessage::News(NodeNews::LameNextHop(next_hop.into())));
+        self.send(NodeMessage::Broadcast(NodeBroadcast::LameNextHop(next_hop.into())));
     }
 
     /// Tells the other nodes that a login has failed.
     pub fn announce_failed_login(&self, user: &str, client: IpAddr) {
-        self.send(NodeMessage::News(NodeNews::FailedLogin { user: user.into(), client }));
+        self.send(NodeMessage::Broadcast(NodeBroadcast::FailedLogin { user: user.into(), client }));
     }
 
     /// Tells the other nodes what a key of a limit has used.
@@ -108,22 +108,22 @@ impl ClusterNode {
     pub fn share(&self, callbacks: SharingCallbacks) {
         let Some(messages) = self.shared.node_messages.lock().take() else { return };
         let callbacks = Arc::new(callbacks);
-        self.thread.handle().spawn(pass_news(self.shared.clone(), callbacks.clone()));
+        self.thread.handle().spawn(pass_broadcasts(self.shared.clone(), callbacks.clone()));
         self.thread.handle().spawn(usage::tell_others(self.shared.clone(), messages.usage.clone()));
         self.thread.handle().spawn(NextHopTask::new(self.shared.clone(), callbacks).run(messages));
     }
 }
 
-/// Passes on the news of other nodes, for ever.
-async fn pass_news(shared: Arc<NodeShared>, callbacks: Arc<SharingCallbacks>) {
+/// Passes on the broadcasts of other nodes, for ever.
+async fn pass_broadcasts(shared: Arc<NodeShared>, callbacks: Arc<SharingCallbacks>) {
     loop {
-        if let Ok(news) = shared.connection.news().await {
-            let mut news = Box::pin(news);
-            while let Some(news) = news.next().await {
-                match news {
-                    NodeNews::LameNextHop(next_hop) => (callbacks.report_lame)(&next_hop),
-                    NodeNews::FailedLogin { user, client } => (callbacks.count_failed_login)(&user, client),
-                    NodeNews::LimitUse(used) => used.iter().for_each(&callbacks.count_usage),
+        if let Ok(broadcasts) = shared.connection.broadcasts().await {
+            let mut broadcasts = Box::pin(broadcasts);
+            while let Some(broadcast) = broadcasts.next().await {
+                match broadcast {
+                    NodeBroadcast::LameNextHop(next_hop) => (callbacks.report_lame)(&next_hop),
+                    NodeBroadcast::FailedLogin { user, client } => (callbacks.count_failed_login)(&user, client),
+                    NodeBroadcast::LimitUse(used) => used.iter().for_each(&callbacks.count_usage),
                 }
             }
         }
@@ -220,7 +220,7 @@ impl NextHopTask {
 
     async fn handle_message(&mut self, message: NodeMessage) {
         match message {
-            NodeMessage::News(news) => self.shared.connection.announce(news).await,
+            NodeMessage::Broadcast(broadcast) => self.shared.connection.announce(broadcast).await,
             NodeMessage::Slots { next_hop, usage } => self.slots.handle_use(next_hop, usage),
             NodeMessage::Departures { next_hop, interval, count } => self.request(next_hop, interval, count),
         }

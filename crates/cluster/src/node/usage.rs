@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
 
 use super::NodeShared;
-use crate::jetstream::NodeNews;
+use crate::jetstream::NodeBroadcast;
 
 /// How often the others are told.
 const TELL_INTERVAL: Duration = Duration::from_millis(500);
@@ -66,7 +66,7 @@ impl UsageBuffer {
 pub(super) async fn tell_others(shared: Arc<NodeShared>, usage: Arc<UsageBuffer>) {
     loop {
         for part in usage.take().chunks(KEYS_PER_MESSAGE) {
-            shared.connection.announce(NodeNews::LimitUse(part.into())).await;
+            shared.connection.announce(NodeBroadcast::LimitUse(part.into())).await;
         }
         sleep(TELL_INTERVAL).await;
     }

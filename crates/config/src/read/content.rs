@@ -1,6 +1,6 @@
 //! `[[content]]`: rules about header fields, lines of the body and attachments.
 
-use filter::content::{AttachmentCondition, ContentAction, ContentRule, LineCondition, LinePlace};
+use filter::content::{AttachmentCondition, ContentAction, ContentRule, LineCondition, LineScope};
 use filter::{Field, ServiceScope};
 use mail::Reply;
 use toml::Spanned;
@@ -14,17 +14,17 @@ use crate::{ListenerSettings, QueueSettings};
 /// Each message may cost an evaluation of all rules.
 const RULES_MAX: usize = 1000;
 
-/// The words for places.
-const PLACES: [(&str, LinePlace); 4] = [
-    ("header", LinePlace::Header),
-    ("mime", LinePlace::Mime),
-    ("nested", LinePlace::Nested),
-    ("body", LinePlace::Body),
+/// The words for scopes.
+const SCOPES: [(&str, LineScope); 4] = [
+    ("header", LineScope::Header),
+    ("mime", LineScope::Mime),
+    ("nested", LineScope::Nested),
+    ("body", LineScope::Body),
 ];
 
-const PLACE: ValueKind<LinePlace> = ValueKind {
+const SCOPE: ValueKind<LineScope> = ValueKind {
     expected: "\"header\", \"mime\", \"nested\" or \"body\"",
-    parse: |v| PLACES.iter().find(|(word, _)| v.as_str() == Some(word)).map(|(_, place)| *place),
+    parse: |v| SCOPES.iter().find(|(word, _)| v.as_str() == Some(word)).map(|(_, scope)| *scope),
 };
 
 /// The words for actions, before what belongs to them is read.
@@ -117,25 +117,25 @@ fn rule(
 
 /// The condition on lines; None if the rule has none.
 fn lines(section: &mut Section<'_, '_>, tables: &[String]) -> Option<LineCondition> {
-    let of_places = section.span_of("in");
-    let places = section.one_or_list("in", &PLACE).map(unspanned);
+    let of_scopes = section.span_of("in");
+    let scopes = section.one_or_list("in", &SCOPE).map(unspanned);
     let fields = section.one_or_list("fields", &value_kind::FIELD_NAME).map(unspanned).unwrap_or_default();
     let matches = section.one_or_list("matches", &value_kind::REGEXP).map(unspanned).unwrap_or_default();
     let unless = section.one_or_list("unless", &value_kind::REGEXP).map(unspanned).unwrap_or_default();
     let table = take_reference(section, "table", "[[table]]", tables);
-    if places.is_none() && fields.is_empty() && matches.is_empty() && unless.is_empty() && table.is_none() {
+    if scopes.is_none() && fields.is_empty() && matches.is_empty() && unless.is_empty() && table.is_none() {
         return None;
     }
-    let places = places.unwrap_or_else(|| vec![LinePlace::Header]);
+    let scopes = scopes.unwrap_or_else(|| vec![LineScope::Header]);
     if matches.is_empty() && unless.is_empty() && fields.is_empty() && table.is_none() {
         let label = "expected `matches`, `unless`, `fields` or `table`".to_owned();
-        section.report(of_places.clone(), "in", "says nothing about the line", label);
+        section.report(of_scopes.clone(), "in", "says nothing about the line", label);
     }
-    if !fields.is_empty() && places.contains(&LinePlace::Body) {
+    if !fields.is_empty() && scopes.contains(&LineScope::Body) {
         let label = "expected no \"body\", which has no fields".to_owned();
-        section.report(of_places, "in", "does not match `fields`", label);
+        section.report(of_scopes, "in", "does not match `fields`", label);
     }
-    Some(LineCondition { places, fields, matches, unless, table: table.map(|table| table.into_inner().into()) })
+    Some(LineCondition { scopes, fields, matches, unless, table: table.map(|table| table.into_inner().into()) })
 }
 
 fn attachment(mut section: Section<'_, '_>, tables: &[String]) -> Option<AttachmentCondition> {
@@ -175,7 +175,7 @@ fn action(
         ActionWord::Bcc => ContentAction::Bcc(section.take_required("to", &value_kind::ADDRESS)?.into_inner()),
         ActionWord::Prepend => ContentAction::Prepend(text(section, lines, true)?),
         ActionWord::Replace => {
-            let is_field = lines.is_some_and(|lines| lines.places.iter().any(|place| *place != LinePlace::Body));
+            let is_field = lines.is_some_and(|lines| lines.scopes.iter().any(|scope| *scope != LineScope::Body));
             ContentAction::Replace(text(section, lines, is_field)?)
         }
         ActionWord::Queue => {
@@ -273,7 +273,7 @@ mod tests {
             parse("matches = '^Subject: (.*)'\nfields = \"Subject\"\naction = \"prepend\"\ntext = \"X-S: ${1}\"")
                 .unwrap();
         let lines = rules[0].lines.as_ref().unwrap();
-        assert_eq!((&*rules[0].name, &*lines.places), ("content 1", &[LinePlace::Header][..]));
+        assert_eq!((&*rules[0].name, &*lines.scopes), ("content 1", &[LineScope::Header][..]));
         assert_eq!(
             (&*lines.fields[0], rules[0].action.clone()),
             ("subject", ContentAction::Prepend("X-S: ${1}".into()))

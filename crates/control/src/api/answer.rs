@@ -23,6 +23,7 @@ use super::types::{
     TableList,
 };
 use crate::ReloadAnswer;
+use crate::act_report::ActReport;
 use crate::adaptive_text;
 use crate::handler::{ControlError, ControlHandler};
 use crate::live::{EventReader, READERS_MAX};
@@ -107,9 +108,11 @@ impl From<ControlError> for Problem {
             ControlError::NotFound(_) => ErrorStatus::NotFound,
             ControlError::Refused(_) => ErrorStatus::UnprocessableContent,
             ControlError::InvalidRequest(_) => ErrorStatus::BadRequest,
-            ControlError::Stopping | ControlError::LogFull | ControlError::NotKept(_) | ControlError::Io(_) => {
-                ErrorStatus::Unavailable
-            }
+            ControlError::Stopping
+            | ControlError::LogFull
+            | ControlError::NotKept(_)
+            | ControlError::Unfinished(_)
+            | ControlError::Io(_) => ErrorStatus::Unavailable,
         };
         Problem::new(status, error.to_string())
     }
@@ -305,11 +308,16 @@ fn apply(
     }
     let action = ActionRequest { filter, dry_run };
     if node.is_none() && handler.shared.cluster.is_none() {
-        return json(&ActResult { recipients: handler.act(caller, act, action)?, nodes: None });
+        let ActReport { recipients, in_attempt } = handler.act(caller, act, action)?;
+        return json(&ActResult { recipients, in_attempt, nodes: None });
     }
     let answers = handler.ask_nodes(caller, node.as_deref(), &ControlRequest::action(act, action))?;
     let nodes = node_answers::act_results(answers)?;
-    json(&ActResult { recipients: nodes.iter().filter_map(|node| node.recipients).sum(), nodes: Some(nodes) })
+    json(&ActResult {
+        recipients: nodes.iter().filter_map(|node| node.recipients).sum(),
+        in_attempt: nodes.iter().filter_map(|node| node.in_attempt).sum(),
+        nodes: Some(nodes),
+    })
 }
 
 /// The content as a type. Derived code would accept an array too.

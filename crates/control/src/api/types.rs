@@ -105,8 +105,10 @@ pub(super) struct ActRequest {
 /// The result of an action on recipients.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub(super) struct ActResult {
-    /// How many were selected. The action itself follows at once; recipients in an attempt are left out.
+    /// How many were selected, and are recorded.
     pub(super) recipients: usize,
+    /// How many `hold`, `remove` and `bounce` left out because they were in an attempt.
+    pub(super) in_attempt: usize,
     /// Only in a cluster: what each node has done, or why it has not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) nodes: Option<Vec<NodeActResult>>,
@@ -119,6 +121,8 @@ pub(super) struct NodeActResult {
     pub(super) node: String,
     /// How many recipients it has selected; null: it has not acted, or it is not known.
     pub(super) recipients: Option<usize>,
+    /// How many it has left out because they were in an attempt; null as above.
+    pub(super) in_attempt: Option<usize>,
     /// Why it has not.
     pub(super) error: Option<String>,
 }
@@ -137,6 +141,8 @@ pub(super) struct NodeRecipients {
     pub(super) node: String,
     /// Its recipients, oldest first, at most as many as a page has; null: it has not answered.
     pub(super) recipients: Option<Vec<QueuedRecipient>>,
+    /// Messages that it has left out because it cannot read them; its log names the first one.
+    pub(super) unreadable: usize,
     /// Whether it has more of them.
     pub(super) has_more: bool,
     /// Why it has not answered.
@@ -215,6 +221,8 @@ pub(super) struct NodeSummary {
     /// For each value of the key, its recipients in each state, their ages and errors; for next hops, limits too.
     #[schema(value_type = Vec<Object>)]
     pub(super) groups: Vec<Value>,
+    /// Messages that it has left out because it cannot read them; its log names the first one.
+    pub(super) unreadable: usize,
 }
 
 /// The nodes of the cluster that are alive.

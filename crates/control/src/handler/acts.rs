@@ -7,7 +7,6 @@
 
 use std::collections::HashSet;
 use std::fmt;
-use std::io;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -15,8 +14,10 @@ use std::time::{Duration, Instant};
 use queue::{ActCounts, ActProgress, OperatorAction, TrackedAction};
 
 use super::{ControlError, ControlHandler, ControlResult, now};
+use crate::act_report::ActReport;
 use crate::request::{ActionRequest, ControlRequest};
-use crate::selection::{self, ActionPart, RecipientId, StoredMessageReader};
+use crate::selection::{self, ActionPart, RecipientId};
+use crate::stored_messages::StoredMessageReader;
 use crate::text::plural;
 
 /// How long an action waits until all that it has picked is recorded.
@@ -26,21 +27,11 @@ const CLUSTER_RECORD_WAIT_MAX: Duration = Duration::from_secs(2);
 /// How often the counts are looked at meanwhile.
 const RECORD_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// What an action has done that is not left unfinished.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct ActReport {
-    /// Recipients whose outcome is recorded; in a dry run, those that would be picked.
-    pub(crate) recipients: usize,
-    /// Recipients that were left out since they are in an attempt.
-    pub(crate) in_attempt: usize,
-}
-
 /// What was selected until now.
-#[derive(Default)]
-struct Selected {
+struct Selected<'a> {
     report: ActReport,
-    /// Messages that cannot be read, so that nobody knows whether they are meant.
-    unreadable: usize,
+    /// If a message cannot be read, nobody knows whether it is meant.
+    messages: StoredMessageReader<'a>,
 }
 
 /// An action that was not done in full, or is not recorded in full yet.
@@ -49,7 +40,7 @@ pub(crate) struct UnfinishedAct {
     counts: ActCounts,
     unreadable: usize,
     /// Why it ended midway.
-    error: Option<ControlError>,
+    error: Option<Box<ControlError>>,
 }
 
 impl fmt::Display for UnfinishedAct {
@@ -69,52 +60,23 @@ impl fmt::Display for UnfinishedAct {
     }
 }
 
-impl UnfinishedAct {
-    /// Whether this is why there is no answer. Other errors of this type are those of the stream.
-    pub(crate) fn is_in(error: &io::Error) -> bool {
-        error.get_ref().is_some_and(|inner| inner.is::<UnfinishedAct>())
-    }
-}
-
 impl ControlHandler {
-    /// Applies an action, and returns how many recipients it selects, once all of them are recorded.
-    pub(crate) fn act(&self, caller: &str, act: OperatorAction, action: ActionRequest) -> ControlResult<usize> {
-        Ok(self.report_act(caller, act, action)?.recipients)
-    }
-
-    /// The same for the control socket: a second line has the number of those that were left out, if there are any.
-    pub(super) fn write_act(
-        &self,
-        caller: &str,
-        act: OperatorAction,
-        action: ActionRequest,
-        out: &mut impl io::Write,
-    ) -> ControlResult<()> {
-        let ActReport { recipients, in_attempt } = self.report_act(caller, act, action)?;
-        writeln!(out, "{recipients}")?;
-        match in_attempt {
-            0 => Ok(()),
-            _ => Ok(writeln!(out, "{in_attempt}")?),
-        }
-    }
-
-    /// The same, with those that were left out. If the server stops meanwhile, the parts that were done stay so.
-    fn report_act(&self, caller: &str, act: OperatorAction, action: ActionRequest) -> ControlResult<ActReport> {
+    /// Applies an action, and reports what it has done once all that it selects is recorded. If the server stops
+    /// meanwhile, the parts that were done stay so.
+    pub(crate) fn act(&self, caller: &str, act: OperatorAction, action: ActionRequest) -> ControlResult<ActReport> {
         let order = ControlRequest::action(act, action.clone());
-        let describe = |report: &ActReport| match report.in_attempt {
-            0 => plural(report.recipients, "recipient"),
-            left_out => format!("{}; {left_out} left out: in an attempt", plural(report.recipients, "recipient")),
-        };
-        self.logged(caller, &order, describe, || self.apply(act.into(), action))
+        self.logged(caller, &order, ActReport::to_string, || self.apply(act.into(), action))
     }
 
     fn apply(&self, act: TrackedAction, action: ActionRequest) -> ControlResult<ActReport> {
-        let (mut selected, is_dry_run) = (Selected::default(), action.dry_run);
+        let is_dry_run = action.dry_run;
+        let mut selected = Selected { report: ActReport::default(), messages: self.message_reader() };
         let ended = self.apply_to_all(&act, action, &mut selected);
         if ended.is_ok() {
             self.wait_until_recorded(&act.progress);
         }
-        let Selected { report, unreadable } = selected;
+        let Selected { report, messages } = selected;
+        let unreadable = messages.log_unreadable(&*self.shared.log);
         let mut counts = act.progress.counts();
         if is_dry_run {
             counts.recorded = report.recipients;
@@ -123,7 +85,7 @@ impl ControlHandler {
             // Nothing was done.
             Err(error) if counts == ActCounts::default() && unreadable == 0 => Err(error),
             Ok(()) if counts.pending + counts.dropped + unreadable == 0 => Ok(report),
-            ended => Err(io::Error::other(UnfinishedAct { counts, unreadable, error: ended.err() }).into()),
+            ended => Err(UnfinishedAct { counts, unreadable, error: ended.err().map(Box::new) }.into()),
         }
     }
 
@@ -154,7 +116,7 @@ impl ControlHandler {
         selected: &mut Selected,
     ) -> ControlResult<()> {
         let messages = match action.filter.needs_messages() {
-            true => Some(self.match_messages(act.action, action, part.clone(), &mut selected.unreadable)?),
+            true => Some(self.match_messages(act.action, action, part.clone(), &mut selected.messages)?),
             false => None,
         };
         let (act, action) = (act.clone(), action.clone());
@@ -166,19 +128,18 @@ impl ControlHandler {
         Ok(())
     }
 
-    /// The recipients of a part that an action selects by their messages. Counts messages that cannot be read.
+    /// The recipients of a part that an action selects by their messages.
     fn match_messages(
         &self,
         act: OperatorAction,
         action: &Arc<ActionRequest>,
         part: ActionPart,
-        unreadable: &mut usize,
+        messages: &mut StoredMessageReader,
     ) -> ControlResult<HashSet<RecipientId>> {
         let asked = action.clone();
         let found = self.with_queues(move |queues| selection::candidates(queues, act, &asked.filter, &part, now()))?;
         let mut candidates = found?;
         candidates.sort_unstable();
-        let mut messages = StoredMessageReader::new(&self.parts.intake.spool);
         let mut chosen = HashSet::new();
         for (id, ordinal) in candidates {
             self.check_stopping()?;
@@ -187,7 +148,6 @@ impl ControlHandler {
                 chosen.insert((id, ordinal));
             }
         }
-        *unreadable += messages.unreadable();
         Ok(chosen)
     }
 }
@@ -199,12 +159,10 @@ mod tests {
     #[test]
     fn an_unfinished_action_says_what_is_recorded_and_what_is_not() {
         let counts = ActCounts { recorded: 1, pending: 2, dropped: 3 };
-        let unfinished = UnfinishedAct { counts, unreadable: 1, error: Some(ControlError::Stopping) };
+        let unfinished = UnfinishedAct { counts, unreadable: 1, error: Some(Box::new(ControlError::Stopping)) };
         let expected = "the action is unfinished: 1 recipient recorded; 2 more picked and not recorded yet: look at the \
                         queue again; 3 picked and not done: a later action took them, or they cannot be recorded; \
                         1 message left out that cannot be read; it ended midway: the server is stopping";
-        assert_eq!(unfinished.to_string(), expected);
-        assert!(UnfinishedAct::is_in(&io::Error::other(unfinished)));
-        assert!(!UnfinishedAct::is_in(&io::ErrorKind::BrokenPipe.into()));
+        assert_eq!(ControlError::from(unfinished).to_string(), expected);
     }
 }

@@ -10,11 +10,11 @@ use super::attachment::PartFields;
 use super::edits::ContentEdits;
 use super::field_patterns::FieldPatterns;
 use super::field_text::{is_mime_field, name_and_value, unfolded};
-use super::findings::{Findings, LineSpot, TooManyChanges};
+use super::findings::{Findings, LinePosition, TooManyChanges};
 use super::line_patterns::LinePatterns;
 use super::scan::{MessageScan, RulePatterns, ScanError, ScanNeeds, compare_field};
 use super::table_conditions::{attachments_in_tables, found_in_tables};
-use super::{CompiledContentRule, ContentAction, ContentLimits, ContentRule, InvalidPattern, LinePlace};
+use super::{CompiledContentRule, ContentAction, ContentLimits, ContentRule, InvalidPattern, LineScope};
 use crate::check::{
     Check, CheckFactory, CheckFuture, CheckOrder, CheckedMessage, Decision, Origin, Refusal, SessionInfo, Verdict,
 };
@@ -73,7 +73,7 @@ impl ContentRules {
         let numbered = || rules.iter().map(|rule| &rule.rule).enumerate();
         let patterns = RulePatterns {
             fields: FieldPatterns::new(numbered())?,
-            lines: LinePatterns::new(numbered(), &[LinePlace::Body])?,
+            lines: LinePatterns::new(numbered(), &[LineScope::Body])?,
         };
         let needs = ScanNeeds {
             fields: rules.iter().any(needs_part_fields),
@@ -136,7 +136,7 @@ impl ContentRules {
         }
         let lines = std::mem::take(&mut findings.table_lines);
         for line in found_in_tables(&self.rules, lines).await.map_err(CheckError::Table)? {
-            findings.add_line(line.rule, &line.text, line.spot.as_ref())?;
+            findings.add_line(line.rule, &line.text, line.position.as_ref())?;
         }
         Ok(())
     }
@@ -175,7 +175,7 @@ impl ContentRules {
             let Some((name, _)) = name_and_value(&text) else { continue };
             let folded = name.to_ascii_lowercase();
             let number = 1 + names.iter().filter(|known| **known == folded).count();
-            self.compare_own_field(&text, name, &LineSpot::Prefix(folded.as_str().into(), number), findings)?;
+            self.compare_own_field(&text, name, &LinePosition::Prefix(folded.as_str().into(), number), findings)?;
             names.push(folded);
         }
         let mut start = 0;
@@ -187,7 +187,7 @@ impl ContentRules {
             }
             let text = unfolded(field);
             let Some((name, _)) = name_and_value(&text) else { continue };
-            self.compare_own_field(&text, name, &LineSpot::Field(place), findings)?;
+            self.compare_own_field(&text, name, &LinePosition::Field(place), findings)?;
         }
         Ok(())
     }
@@ -196,12 +196,12 @@ impl ContentRules {
         &self,
         text: &str,
         name: &str,
-        spot: &LineSpot,
+        position: &LinePosition,
         findings: &mut Findings<'_>,
     ) -> Result<(), TooManyChanges> {
-        let places: &[LinePlace] =
-            if is_mime_field(name) { &[LinePlace::Header, LinePlace::Mime] } else { &[LinePlace::Header] };
-        compare_field(&self.patterns, findings, places, name, text, Some(spot))
+        let scopes: &[LineScope] =
+            if is_mime_field(name) { &[LineScope::Header, LineScope::Mime] } else { &[LineScope::Header] };
+        compare_field(&self.patterns, findings, scopes, name, text, Some(position))
     }
 
     /// What the rules that apply do, in their order.
@@ -244,15 +244,15 @@ fn refuse(by: &str, reply: Reply) -> Decision {
 }
 
 fn is_about_fields(rule: &ContentRule) -> bool {
-    [LinePlace::Header, LinePlace::Mime, LinePlace::Nested].into_iter().any(|place| rule.looks_at(place))
+    [LineScope::Header, LineScope::Mime, LineScope::Nested].into_iter().any(|scope| rule.looks_at(scope))
 }
 
 fn needs_part_fields(CompiledContentRule { rule, .. }: &CompiledContentRule) -> bool {
-    rule.looks_at(LinePlace::Mime) || rule.looks_at(LinePlace::Nested)
+    rule.looks_at(LineScope::Mime) || rule.looks_at(LineScope::Nested)
 }
 
 fn needs_lines(CompiledContentRule { rule, .. }: &CompiledContentRule) -> bool {
-    rule.looks_at(LinePlace::Body)
+    rule.looks_at(LineScope::Body)
 }
 
 fn needs_attachments(CompiledContentRule { rule, .. }: &CompiledContentRule) -> bool {

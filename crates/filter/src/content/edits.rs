@@ -2,7 +2,7 @@
 
 use mail::{DsnNotify, FILTER_FIELD, QUEUE_FIELD};
 
-use super::findings::{LineSpot, RuleFindings};
+use super::findings::{LinePosition, RuleFindings};
 use super::{ContentAction, ContentRule};
 use crate::edit::{Edit, Field, ReplacedOctets};
 
@@ -43,7 +43,7 @@ impl ContentEdits {
                 self.others.push(Edit::PrependField(field(&format!("{FILTER_FIELD}: {destination}"))?))
             }
             ContentAction::Replace(_) | ContentAction::Remove => {
-                found.changes.into_iter().try_for_each(|(spot, text)| self.change(spot, text.as_deref()))?;
+                found.changes.into_iter().try_for_each(|(position, text)| self.change(position, text.as_deref()))?;
             }
             ContentAction::Accept
             | ContentAction::Refuse(_)
@@ -56,14 +56,14 @@ impl ContentEdits {
     }
 
     /// Replaces a line, or removes it.
-    fn change(&mut self, spot: LineSpot, text: Option<&str>) -> Result<(), NotAField> {
-        match spot {
-            LineSpot::Prefix(name, number) => self.prefix.push((name, number, text.map(field).transpose()?)),
-            LineSpot::Field(place) => {
+    fn change(&mut self, position: LinePosition, text: Option<&str>) -> Result<(), NotAField> {
+        match position {
+            LinePosition::Prefix(name, number) => self.prefix.push((name, number, text.map(field).transpose()?)),
+            LinePosition::Field(place) => {
                 let new = text.map(field).transpose()?.map_or_else(Vec::new, |field| field.wire().into());
                 self.changes.push((place, new));
             }
-            LineSpot::Line(place, end) => {
+            LinePosition::Line(place, end) => {
                 let new = text.map_or_else(Vec::new, |text| [one_line(text).as_bytes(), end].concat());
                 self.changes.push((place, new));
             }
@@ -129,12 +129,12 @@ mod tests {
     #[test]
     fn the_first_rule_changes_a_line_and_numbers_stay_right() {
         let mut edits = ContentEdits::default();
-        edits.change(LineSpot::Field(10..20), Some("A: 1")).unwrap();
-        edits.change(LineSpot::Line(30..40, b"\r\n"), None).unwrap();
-        edits.change(LineSpot::Field(10..20), None).unwrap();
-        edits.change(LineSpot::Line(2..5, b"\r\n"), Some("x")).unwrap();
-        edits.change(LineSpot::Prefix("X".into(), 1), None).unwrap();
-        edits.change(LineSpot::Prefix("X".into(), 2), None).unwrap();
+        edits.change(LinePosition::Field(10..20), Some("A: 1")).unwrap();
+        edits.change(LinePosition::Line(30..40, b"\r\n"), None).unwrap();
+        edits.change(LinePosition::Field(10..20), None).unwrap();
+        edits.change(LinePosition::Line(2..5, b"\r\n"), Some("x")).unwrap();
+        edits.change(LinePosition::Prefix("X".into(), 1), None).unwrap();
+        edits.change(LinePosition::Prefix("X".into(), 2), None).unwrap();
         let changes = [(2..5, b"x\r\n".to_vec()), (10..20, b"A: 1\r\n".to_vec()), (30..40, Vec::new())];
         let prefix = |occurrence| Edit::ReplaceField { name: "X".into(), occurrence, field: None };
         assert_eq!(edits.into_edits(), [Edit::ReplaceOctets { changes: changes.into() }, prefix(2), prefix(1)]);

@@ -7,9 +7,9 @@ use regex_syntax::hir::Look;
 use regex_syntax::hir::literal::Extractor;
 
 use super::line_patterns::LinePatterns;
-use super::{ContentRule, InvalidPattern, LineCondition, LinePlace};
+use super::{ContentRule, InvalidPattern, LineCondition, LineScope};
 
-const PLACES: [LinePlace; 3] = [LinePlace::Header, LinePlace::Mime, LinePlace::Nested];
+const SCOPES: [LineScope; 3] = [LineScope::Header, LineScope::Mime, LineScope::Nested];
 
 /// The patterns of the rules that look at fields.
 pub(super) struct FieldPatterns {
@@ -36,8 +36,8 @@ impl FieldPatterns {
                 None => others.push((number, rule)),
             }
         }
-        let of_named_fields = LinePatterns::new(named.into_iter(), &PLACES)?;
-        Ok(FieldPatterns { names, of_named_fields, of_any_field: LinePatterns::new(others.into_iter(), &PLACES)? })
+        let of_named_fields = LinePatterns::new(named.into_iter(), &SCOPES)?;
+        Ok(FieldPatterns { names, of_named_fields, of_any_field: LinePatterns::new(others.into_iter(), &SCOPES)? })
     }
 
     /// Whether a rule may match the field, which is as it was received: if not, it need not be read. A name
@@ -53,9 +53,9 @@ impl FieldPatterns {
     }
 
     /// The rules whose condition a field of this name meets. `text` is the whole field on one line.
-    pub(super) fn rules_of(&self, places: &[LinePlace], name: &str, text: &str) -> Vec<usize> {
-        let mut rules = self.of_named_fields.rules_of(places, Some(name), text);
-        rules.extend(self.of_any_field.rules_of(places, Some(name), text));
+    pub(super) fn rules_of(&self, scopes: &[LineScope], name: &str, text: &str) -> Vec<usize> {
+        let mut rules = self.of_named_fields.rules_of(scopes, Some(name), text);
+        rules.extend(self.of_any_field.rules_of(scopes, Some(name), text));
         rules
     }
 }
@@ -138,7 +138,7 @@ mod tests {
             list: None,
             scope: ServiceScope::default(),
             lines: Some(LineCondition {
-                places: vec![LinePlace::Header],
+                scopes: vec![LineScope::Header],
                 matches: vec![expression.parse().unwrap()],
                 ..LineCondition::default()
             }),
@@ -160,6 +160,6 @@ mod tests {
         }
         let mixed = patterns(&["sale", "^Subject: sale", "^To: sale"]);
         assert!(mixed.may_match(b"Date: x"));
-        assert_eq!(mixed.rules_of(&[LinePlace::Header], "Subject", "Subject: sale"), [1, 0]);
+        assert_eq!(mixed.rules_of(&[LineScope::Header], "Subject", "Subject: sale"), [1, 0]);
     }
 }

@@ -17,9 +17,9 @@ pub(super) const VALUE_OCTETS_MAX: usize = 1000;
 /// Characters of a line that the log has.
 const LOGGED_CHARS_MAX: usize = 200;
 
-/// Where a line is.
+/// Where a line is in the message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum LineSpot {
+pub(super) enum LinePosition {
     /// A field before the content: of its name, the number from the top, from 1.
     Prefix(Box<str>, usize),
     /// A field of the content, with its line end.
@@ -41,7 +41,7 @@ pub(super) struct RuleFindings {
     /// The first attachment that matches, by its name or type.
     pub(super) attachment: Option<Box<str>>,
     /// The lines to replace or remove, with the new text.
-    pub(super) changes: Vec<(LineSpot, Option<String>)>,
+    pub(super) changes: Vec<(LinePosition, Option<String>)>,
 }
 
 /// A line that matches, as far as it is needed.
@@ -59,7 +59,7 @@ pub(super) struct TableLine {
     pub(super) rule: usize,
     pub(super) is_body: bool,
     pub(super) text: String,
-    pub(super) spot: Option<LineSpot>,
+    pub(super) position: Option<LinePosition>,
 }
 
 /// An attachment that a rule matches if its table has one of the names.
@@ -121,29 +121,29 @@ impl<'r> Findings<'r> {
     pub(super) fn take_field(
         &mut self,
         matching: &[(usize, &str)],
-        spot: Option<&LineSpot>,
+        position: Option<&LinePosition>,
     ) -> Result<(), TooManyChanges> {
         let may_look_up = self.table_fields < TABLE_LINES_MAX;
         let waiting = self.table_lines.len();
-        let wanted = self.take_line(matching, spot, may_look_up, false)?;
+        let wanted = self.take_line(matching, position, may_look_up, false)?;
         self.table_fields += self.table_lines.len() - waiting;
         self.has_too_many_lookups |= wanted && !may_look_up;
         Ok(())
     }
 
     /// Takes a line of the body that the conditions of these rules match, which are in order. A line
-    /// without a spot is a decoded form that is not in the message.
+    /// without a position is a decoded form that is not in the message.
     pub(super) fn take_body_line(
         &mut self,
         rules: &[usize],
         text: &str,
-        spot: Option<&LineSpot>,
+        position: Option<&LinePosition>,
     ) -> Result<(), TooManyChanges> {
         let matching: Vec<(usize, &str)> = rules.iter().map(|rule| (*rule, text)).collect();
         // The line end counts, so that short lines cannot make many lookups.
         let octets = text.len() as u64 + 2;
         let may_look_up = octets <= self.body_lookup_octets_left;
-        let wanted = self.take_line(&matching, spot, may_look_up && is_key(text), true)?;
+        let wanted = self.take_line(&matching, position, may_look_up && is_key(text), true)?;
         if wanted {
             self.body_lookup_octets_left = if may_look_up { self.body_lookup_octets_left - octets } else { 0 };
         }
@@ -154,7 +154,7 @@ impl<'r> Findings<'r> {
     fn take_line(
         &mut self,
         matching: &[(usize, &str)],
-        spot: Option<&LineSpot>,
+        position: Option<&LinePosition>,
         may_look_up: bool,
         is_body: bool,
     ) -> Result<bool, TooManyChanges> {
@@ -174,11 +174,11 @@ impl<'r> Findings<'r> {
             wants_lookup |= table.is_some();
             match table {
                 Some(_) if may_look_up => {
-                    let (text, spot) = (text.to_owned(), spot.cloned());
-                    self.table_lines.push(TableLine { rule: number, is_body, text, spot });
+                    let (text, position) = (text.to_owned(), position.cloned());
+                    self.table_lines.push(TableLine { rule: number, is_body, text, position });
                 }
                 Some(_) => {}
-                None => self.add_line(number, text, spot)?,
+                None => self.add_line(number, text, position)?,
             }
         }
         Ok(wants_lookup)
@@ -189,7 +189,7 @@ impl<'r> Findings<'r> {
         &mut self,
         number: usize,
         text: &str,
-        spot: Option<&LineSpot>,
+        position: Option<&LinePosition>,
     ) -> Result<(), TooManyChanges> {
         let rule = &self.rules[number].rule;
         let fill = |template: &str| {
@@ -202,12 +202,12 @@ impl<'r> Findings<'r> {
         };
         let found = self.found.entry(number).or_default();
         let is_change = matches!(rule.action, ContentAction::Replace(_) | ContentAction::Remove);
-        if let Some(spot) = spot.filter(|_| is_change) {
+        if let Some(position) = position.filter(|_| is_change) {
             self.changes += 1;
             if self.changes > CHANGES_MAX {
                 return Err(TooManyChanges);
             }
-            found.changes.push((spot.clone(), filled.clone()));
+            found.changes.push((position.clone(), filled.clone()));
         }
         found.line.get_or_insert_with(|| FoundLine { text: cut(text), filled });
         Ok(())

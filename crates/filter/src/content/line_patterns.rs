@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use regex::{RegexSet, RegexSetBuilder};
 
-use super::{ContentRule, InvalidPattern, LinePlace, Pattern};
+use super::{ContentRule, InvalidPattern, LineScope, Pattern};
 
 /// Memory of all compiled patterns together, in octets.
 const SET_OCTETS_MAX: usize = 256 << 20;
@@ -23,25 +23,25 @@ pub(super) struct LinePatterns {
 /// The condition of a rule, with the numbers of its patterns in the set.
 struct NumberedCondition {
     rule: usize,
-    places: Vec<LinePlace>,
+    scopes: Vec<LineScope>,
     fields: Vec<Box<str>>,
     matches: Range<usize>,
     unless: Range<usize>,
 }
 
 impl LinePatterns {
-    /// Of the rules that look at one of these places.
+    /// Of the rules that look at one of these scopes.
     ///
     /// # Errors
     ///
     /// The patterns are too large together.
     pub(super) fn new<'r>(
         rules: impl Iterator<Item = (usize, &'r ContentRule)>,
-        places: &[LinePlace],
+        scopes: &[LineScope],
     ) -> Result<LinePatterns, InvalidPattern> {
         let (mut patterns, mut conditions) = (Vec::new(), Vec::new());
         for (rule, lines) in rules.filter_map(|(number, rule)| Some((number, rule.lines.as_ref()?))) {
-            if !lines.places.iter().any(|place| places.contains(place)) {
+            if !lines.scopes.iter().any(|scope| scopes.contains(scope)) {
                 continue;
             }
             let mut add = |added: &[Pattern]| {
@@ -50,8 +50,8 @@ impl LinePatterns {
                 first..patterns.len()
             };
             let (matches, unless) = (add(&lines.matches), add(&lines.unless));
-            let (places, fields) = (lines.places.clone(), lines.fields.clone());
-            conditions.push(NumberedCondition { rule, places, fields, matches, unless });
+            let (scopes, fields) = (lines.scopes.clone(), lines.fields.clone());
+            conditions.push(NumberedCondition { rule, scopes, fields, matches, unless });
         }
         let set = RegexSetBuilder::new(&patterns)
             .case_insensitive(true)
@@ -70,7 +70,7 @@ impl LinePatterns {
 
     /// The rules, in order, whose condition this line meets. `field` is the name of a field, as it was
     /// sent.
-    pub(super) fn rules_of(&self, places: &[LinePlace], field: Option<&str>, text: &str) -> Vec<usize> {
+    pub(super) fn rules_of(&self, scopes: &[LineScope], field: Option<&str>, text: &str) -> Vec<usize> {
         if self.conditions.is_empty() {
             return Vec::new();
         }
@@ -80,7 +80,7 @@ impl LinePatterns {
         }
         let found = self.set.matches(text);
         let is_met = |condition: &&NumberedCondition| {
-            condition.places.iter().any(|place| places.contains(place))
+            condition.scopes.iter().any(|scope| scopes.contains(scope))
                 && (condition.fields.is_empty()
                     || field.is_some_and(|name| condition.fields.iter().any(|own| own.eq_ignore_ascii_case(name))))
                 && condition.matches.clone().all(|number| found.matched(number))

@@ -12,9 +12,9 @@ use super::attachment::{Attachment, PartFields};
 use super::decoder::ContentDecoder;
 use super::field_patterns::FieldPatterns;
 use super::field_text::{decoded, is_mime_field, name_and_value, unfolded};
-use super::findings::{Findings, LineSpot, TooManyChanges};
+use super::findings::{Findings, LinePosition, TooManyChanges};
 use super::line_patterns::LinePatterns;
-use super::{ContentLimits, LinePlace};
+use super::{ContentLimits, LineScope};
 use crate::header::{self, HEADER_OCTETS_MAX};
 
 /// A longer line of the body is compared in pieces.
@@ -182,12 +182,18 @@ impl PartReader<'_> {
             let text = unfolded(field);
             let Some((name, _)) = name_and_value(&text) else { continue };
             let kind = match (is_mime_field(name), self.is_message) {
-                (true, _) => LinePlace::Mime,
-                (false, true) => LinePlace::Nested,
+                (true, _) => LineScope::Mime,
+                (false, true) => LineScope::Nested,
                 (false, false) => continue,
             };
-            let taken =
-                compare_field(self.patterns, &mut self.findings, &[kind], name, &text, Some(&LineSpot::Field(place)));
+            let taken = compare_field(
+                self.patterns,
+                &mut self.findings,
+                &[kind],
+                name,
+                &text,
+                Some(&LinePosition::Field(place)),
+            );
             if let Err(error) = taken {
                 self.fail(error);
             }
@@ -195,10 +201,10 @@ impl PartReader<'_> {
         self.header = header;
     }
 
-    fn compare_line(&mut self, line: Vec<u8>, spot: Option<LineSpot>) {
+    fn compare_line(&mut self, line: Vec<u8>, position: Option<LinePosition>) {
         let text = String::from_utf8_lossy(&line);
-        let rules = self.patterns.lines.rules_of(&[LinePlace::Body], None, &text);
-        if let Err(error) = self.findings.take_body_line(&rules, &text, spot.as_ref()) {
+        let rules = self.patterns.lines.rules_of(&[LineScope::Body], None, &text);
+        if let Err(error) = self.findings.take_body_line(&rules, &text, position.as_ref()) {
             self.fail(error);
         }
     }
@@ -212,7 +218,7 @@ impl PartReader<'_> {
         let start = if self.raw.octets.is_empty() { self.position } else { self.raw.start };
         let line = self.raw.take();
         let place = start..start + (line.len() + end.len()) as u64;
-        self.compare_line(line, Some(LineSpot::Line(place, end)));
+        self.compare_line(line, Some(LinePosition::Line(place, end)));
     }
 
     /// Takes decoded octets: counts them, and compares their lines.
@@ -344,14 +350,14 @@ impl PartVisitor for PartReader<'_> {
 pub(super) fn compare_field(
     patterns: &RulePatterns,
     findings: &mut Findings<'_>,
-    places: &[LinePlace],
+    scopes: &[LineScope],
     name: &str,
     text: &str,
-    spot: Option<&LineSpot>,
+    position: Option<&LinePosition>,
 ) -> Result<(), TooManyChanges> {
-    let plain = patterns.fields.rules_of(places, name, text);
+    let plain = patterns.fields.rules_of(scopes, name, text);
     let decoded = decoded(text);
-    let of_decoded = decoded.as_deref().map(|decoded| patterns.fields.rules_of(places, name, decoded));
+    let of_decoded = decoded.as_deref().map(|decoded| patterns.fields.rules_of(scopes, name, decoded));
     let mut matching: Vec<(usize, &str)> = plain.iter().map(|rule| (*rule, text)).collect();
     let more = of_decoded.into_iter().flatten().filter(|rule| !plain.contains(rule));
     matching.extend(more.map(|rule| (rule, decoded.as_deref().unwrap_or(text))));
@@ -359,5 +365,5 @@ pub(super) fn compare_field(
         return Ok(());
     }
     matching.sort_by_key(|(rule, _)| *rule);
-    findings.take_field(&matching, spot)
+    findings.take_field(&matching, position)
 }

@@ -5,7 +5,7 @@
 //! accepts by such a condition is left out, so the rest of the list applies. The file names both.
 
 use super::Conversion;
-use super::domains::{DomainGroup, Truth, applies};
+use super::domains::{ConditionOutcome, DomainGroup, applies};
 use super::sections::{AclItem, AclStatement, MODIFIERS};
 use super::statements::{RuleCondition, RuleKeys};
 use crate::config_draft::{TomlSection, quoted};
@@ -123,7 +123,7 @@ impl Conversion<'_> {
         if stage != "rcpt" {
             return;
         }
-        let partly = |group: &&DomainGroup| self.accepts_strangers(group) == Truth::Maybe;
+        let partly = |group: &&DomainGroup| self.accepts_strangers(group) == ConditionOutcome::Maybe;
         let partly: Vec<DomainGroup> = self.groups.iter().filter(partly).cloned().collect();
         for group in partly {
             let keys = match &group {
@@ -182,7 +182,7 @@ impl Conversion<'_> {
 
     fn tell_of_callouts(&mut self, conditions: &[AclItem]) {
         let is_never = |item: &AclItem| {
-            self.constant_condition(item).is_some_and(|truth| truth.negated(item.negated) == Truth::No)
+            self.constant_condition(item).is_some_and(|outcome| outcome.negated(item.negated) == ConditionOutcome::No)
         };
         if conditions.iter().any(is_never) {
             return;
@@ -242,7 +242,8 @@ impl Conversion<'_> {
         let conditions: Vec<&AclItem> =
             statement.items.iter().filter(|it| !MODIFIERS.contains(&it.name.as_str())).collect();
         // Single hosts that may not relay, although others of their network may, need a rule.
-        let spares_sites = |item: &AclItem| item.negated || self.hosts(&item.value).has_strangers() == Truth::Yes;
+        let spares_sites =
+            |item: &AclItem| item.negated || self.hosts(&item.value).has_strangers() == ConditionOutcome::Yes;
         let is_plain = conditions.iter().all(|item| match item.name.as_str() {
             "hosts" => spares_sites(item),
             "verify" => item.value.trim().starts_with("recipient"),
@@ -251,9 +252,11 @@ impl Conversion<'_> {
         let Some(domains) = conditions.iter().find(|item| item.name == "domains") else { return false };
         let items = self.domain_items(&domains.value);
         let is_spared = |group: &DomainGroup| {
-            self.accepts_strangers(group) == Truth::No || applies(&items, group).negated(domains.negated) == Truth::No
+            self.accepts_strangers(group) == ConditionOutcome::No
+                || applies(&items, group).negated(domains.negated) == ConditionOutcome::No
         };
-        let is_for_all_others = applies(&items, &DomainGroup::Foreign).negated(domains.negated) == Truth::Yes;
+        let is_for_all_others =
+            applies(&items, &DomainGroup::Foreign).negated(domains.negated) == ConditionOutcome::Yes;
         is_plain && is_for_all_others && conditions.len() <= 3 && self.groups.iter().all(is_spared)
     }
 

@@ -8,7 +8,7 @@
 //! | No | nobody on the Internet may |
 
 use super::Conversion;
-use super::domains::{DomainGroup, Truth, applies};
+use super::domains::{ConditionOutcome, DomainGroup, applies};
 use super::hosts::subtracted;
 use super::sections::{AclItem, AclStatement, MODIFIERS};
 use crate::config_draft::TomlSection;
@@ -44,24 +44,24 @@ impl Conversion<'_> {
     }
 
     /// Whether strangers may send to these domains.
-    pub(super) fn accepts_strangers(&self, group: &DomainGroup) -> Truth {
+    pub(super) fn accepts_strangers(&self, group: &DomainGroup) -> ConditionOutcome {
         if let Some(known) = self.known_verdicts.borrow().get(group) {
             return *known;
         }
-        let verdict = self.acl_of("acl_smtp_rcpt").map_or(Truth::No, |it| self.verdict(it, group, 0));
+        let verdict = self.acl_of("acl_smtp_rcpt").map_or(ConditionOutcome::No, |it| self.verdict(it, group, 0));
         self.known_verdicts.borrow_mut().insert(group.clone(), verdict);
         verdict
     }
 
-    fn verdict(&self, statements: &[AclStatement], group: &DomainGroup, depth: usize) -> Truth {
+    fn verdict(&self, statements: &[AclStatement], group: &DomainGroup, depth: usize) -> ConditionOutcome {
         let mut may_accept = false;
-        let refused = |may_accept: bool| if may_accept { Truth::Maybe } else { Truth::No };
+        let refused = |may_accept: bool| if may_accept { ConditionOutcome::Maybe } else { ConditionOutcome::No };
         for statement in statements {
             let holds = self.statement_holds(statement, group, depth);
             match (statement.verb.as_str(), holds) {
-                ("accept", Truth::Yes) => return Truth::Yes,
-                ("accept", Truth::Maybe) => may_accept = true,
-                ("deny" | "drop" | "defer" | "discard", Truth::Yes) | ("require", Truth::No) => {
+                ("accept", ConditionOutcome::Yes) => return ConditionOutcome::Yes,
+                ("accept", ConditionOutcome::Maybe) => may_accept = true,
+                ("deny" | "drop" | "defer" | "discard", ConditionOutcome::Yes) | ("require", ConditionOutcome::No) => {
                     return refused(may_accept);
                 }
                 _ => {}
@@ -71,41 +71,41 @@ impl Conversion<'_> {
     }
 
     /// Whether all conditions hold for a stranger; those behind `endpass` do not count.
-    fn statement_holds(&self, statement: &AclStatement, group: &DomainGroup, depth: usize) -> Truth {
+    fn statement_holds(&self, statement: &AclStatement, group: &DomainGroup, depth: usize) -> ConditionOutcome {
         let items = statement.items.iter().take_while(|item| item.name != "endpass");
         let conditions = items.filter(|item| !MODIFIERS.contains(&item.name.as_str()));
-        let truths = conditions.map(|item| self.condition_holds(item, group, depth).negated(item.negated));
-        truths.min().unwrap_or(Truth::Yes)
+        let outcomes = conditions.map(|item| self.condition_holds(item, group, depth).negated(item.negated));
+        outcomes.min().unwrap_or(ConditionOutcome::Yes)
     }
 
-    fn condition_holds(&self, item: &AclItem, group: &DomainGroup, depth: usize) -> Truth {
+    fn condition_holds(&self, item: &AclItem, group: &DomainGroup, depth: usize) -> ConditionOutcome {
         match item.name.as_str() {
             "domains" => applies(&self.domain_items(&item.value), group),
             "hosts" => self.hosts(&item.value).has_strangers(),
-            "authenticated" => Truth::No,
+            "authenticated" => ConditionOutcome::No,
             // Only recipients that exist are accepted, in any case.
-            "verify" if item.value.trim().starts_with("recipient") => Truth::Yes,
+            "verify" if item.value.trim().starts_with("recipient") => ConditionOutcome::Yes,
             "acl" if depth < DEPTH_MAX => match self.config.acl(item.value.trim()) {
                 Some(acl) => self.verdict(&acl.statements, group, depth + 1),
-                None => Truth::Maybe,
+                None => ConditionOutcome::Maybe,
             },
             "senders" | "sender_domains" | "local_parts" | "recipients" | "condition" => {
-                self.constant_condition(item).unwrap_or(Truth::Maybe)
+                self.constant_condition(item).unwrap_or(ConditionOutcome::Maybe)
             }
-            _ => Truth::Maybe,
+            _ => ConditionOutcome::Maybe,
         }
     }
 
     /// The result of a condition that does not depend on the message.
-    pub(super) fn constant_condition(&self, item: &AclItem) -> Option<Truth> {
+    pub(super) fn constant_condition(&self, item: &AclItem) -> Option<ConditionOutcome> {
         let of_lists = ["condition", "domains", "local_parts", "recipients", "sender_domains", "senders"];
         let value = self.expander.constant(&item.value).filter(|_| of_lists.contains(&item.name.as_str()))?;
         match (item.name.as_str(), value.trim()) {
-            ("condition", "true" | "yes" | "1") => Some(Truth::Yes),
-            ("condition", "" | "false" | "no" | "0") => Some(Truth::No),
+            ("condition", "true" | "yes" | "1") => Some(ConditionOutcome::Yes),
+            ("condition", "" | "false" | "no" | "0") => Some(ConditionOutcome::No),
             ("condition", _) => None,
-            (_, "*") => Some(Truth::Yes),
-            (_, "") => Some(Truth::No),
+            (_, "*") => Some(ConditionOutcome::Yes),
+            (_, "") => Some(ConditionOutcome::No),
             _ => None,
         }
     }
@@ -124,13 +124,19 @@ impl Conversion<'_> {
             let holds = self.statement_holds(&others, &DomainGroup::Foreign, 0);
             let has = |name: &str| statement.items.iter().any(|item| item.name == name);
             match (statement.verb.as_str(), holds) {
-                ("accept", Truth::Yes) => self.add_relay_rights(&statement, &denied),
-                ("accept", Truth::Maybe) if has("hosts") || has("authenticated") => {
+                ("accept", ConditionOutcome::Yes) => self.add_relay_rights(&statement, &denied),
+                ("accept", ConditionOutcome::Maybe) if has("hosts") || has("authenticated") => {
                     self.tell_no_relay(&statement, "its conditions have no counterpart");
                 }
-                ("deny" | "drop" | "defer" | "discard", Truth::Yes) if !has("hosts") && !has("authenticated") => return,
-                ("deny" | "drop" | "defer" | "discard", Truth::Yes) => self.add_denial(&statement, &mut denied),
-                ("require", Truth::No) => return,
+                ("deny" | "drop" | "defer" | "discard", ConditionOutcome::Yes)
+                    if !has("hosts") && !has("authenticated") =>
+                {
+                    return;
+                }
+                ("deny" | "drop" | "defer" | "discard", ConditionOutcome::Yes) => {
+                    self.add_denial(&statement, &mut denied)
+                }
+                ("require", ConditionOutcome::No) => return,
                 _ => {}
             }
         }
@@ -141,7 +147,7 @@ impl Conversion<'_> {
         let named = |name: &str| statement.items.iter().filter(|item| item.name == name).collect::<Vec<_>>();
         let (hosts, logins) = (named("hosts"), named("authenticated"));
         let sets: Vec<_> = hosts.iter().map(|item| (item.negated, self.hosts(&item.value))).collect();
-        let has_strangers = sets.iter().all(|(negated, set)| *negated || set.has_strangers() != Truth::No);
+        let has_strangers = sets.iter().all(|(negated, set)| *negated || set.has_strangers() != ConditionOutcome::No);
         denied.users |= has_strangers && logins.iter().all(|item| !item.negated || item.value.trim() != "*");
         if logins.iter().any(|item| !item.negated) {
             return;
@@ -177,7 +183,7 @@ impl Conversion<'_> {
                     let why = format!("{} are not networks, so only the other hosts may", set.unknown.join(", "));
                     self.tell_no_relay(statement, &why);
                 }
-                match set.has_strangers() == Truth::Yes {
+                match set.has_strangers() == ConditionOutcome::Yes {
                     true => self.tell_no_relay(statement, "anybody could relay"),
                     false => {
                         let allowed = subtracted(set.networks.clone(), &denied.networks);

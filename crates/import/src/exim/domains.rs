@@ -17,25 +17,25 @@ const GROUPS_MAX: usize = 5000;
 
 /// Whether a condition holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Truth {
+pub(super) enum ConditionOutcome {
     No,
     Maybe,
     Yes,
 }
 
-impl Truth {
-    pub(super) fn negated(self, negated: bool) -> Truth {
+impl ConditionOutcome {
+    pub(super) fn negated(self, negated: bool) -> ConditionOutcome {
         match (self, negated) {
-            (Truth::Yes, true) => Truth::No,
-            (Truth::No, true) => Truth::Yes,
+            (ConditionOutcome::Yes, true) => ConditionOutcome::No,
+            (ConditionOutcome::No, true) => ConditionOutcome::Yes,
             (same, _) => same,
         }
     }
 }
 
-impl From<bool> for Truth {
-    fn from(holds: bool) -> Truth {
-        if holds { Truth::Yes } else { Truth::No }
+impl From<bool> for ConditionOutcome {
+    fn from(holds: bool) -> ConditionOutcome {
+        if holds { ConditionOutcome::Yes } else { ConditionOutcome::No }
     }
 }
 
@@ -72,38 +72,40 @@ enum DomainPattern {
 }
 
 impl DomainItem {
-    fn applies(&self, group: &DomainGroup) -> Truth {
+    fn applies(&self, group: &DomainGroup) -> ConditionOutcome {
         match &self.pattern {
-            DomainPattern::Any => Truth::Yes,
+            DomainPattern::Any => ConditionOutcome::Yes,
             DomainPattern::List(items) => applies(items, group),
-            DomainPattern::Unknown(_) => Truth::Maybe,
+            DomainPattern::Unknown(_) => ConditionOutcome::Maybe,
             DomainPattern::Group(DomainGroup::Subdomains(parent)) => match group {
                 DomainGroup::Name(name) | DomainGroup::Subdomains(name) => {
                     let is_same = matches!(group, DomainGroup::Subdomains(_)) && name == parent;
-                    Truth::from(is_same || name.strip_suffix(parent.as_str()).is_some_and(|it| it.ends_with('.')))
+                    ConditionOutcome::from(
+                        is_same || name.strip_suffix(parent.as_str()).is_some_and(|it| it.ends_with('.')),
+                    )
                 }
-                _ => Truth::No,
+                _ => ConditionOutcome::No,
             },
-            DomainPattern::Group(known) => Truth::from(known == group),
+            DomainPattern::Group(known) => ConditionOutcome::from(known == group),
         }
     }
 }
 
 /// Whether a list contains these domains. If its last element is negated, it contains all that no element
 /// matches.
-pub(super) fn applies(items: &[DomainItem], group: &DomainGroup) -> Truth {
+pub(super) fn applies(items: &[DomainItem], group: &DomainGroup) -> ConditionOutcome {
     let mut is_open = false;
     for item in items {
         match item.applies(group) {
-            Truth::Yes if is_open => return Truth::Maybe,
-            Truth::Yes => return Truth::from(!item.negated),
-            Truth::Maybe => is_open = true,
-            Truth::No => {}
+            ConditionOutcome::Yes if is_open => return ConditionOutcome::Maybe,
+            ConditionOutcome::Yes => return ConditionOutcome::from(!item.negated),
+            ConditionOutcome::Maybe => is_open = true,
+            ConditionOutcome::No => {}
         }
     }
     match is_open {
-        true => Truth::Maybe,
-        false => Truth::from(items.last().is_some_and(|item| item.negated)),
+        true => ConditionOutcome::Maybe,
+        false => ConditionOutcome::from(items.last().is_some_and(|item| item.negated)),
     }
 }
 

@@ -5,7 +5,7 @@
 use std::path::Path;
 
 use super::Conversion;
-use super::domains::{Truth, file_entries, file_items};
+use super::domains::{ConditionOutcome, file_entries, file_items};
 use super::expansion::{Lookup, list};
 use crate::ip_net::IpNet;
 
@@ -32,14 +32,14 @@ impl HostSet {
     }
 
     /// Whether an ordinary client on the Internet is in it.
-    pub(super) fn has_strangers(&self) -> Truth {
+    pub(super) fn has_strangers(&self) -> ConditionOutcome {
         let prefix = |net: &IpNet| net.to_string().rsplit_once('/').and_then(|(_, prefix)| prefix.parse::<u8>().ok());
         let is_wide =
             |net: &IpNet| prefix(net).is_none_or(|prefix| prefix < if net.is_v4() { WIDE_V4 } else { WIDE_V6 });
         match self.networks.iter().any(is_wide) {
-            true => Truth::Yes,
-            false if self.unknown.is_empty() => Truth::No,
-            false => Truth::Maybe,
+            true => ConditionOutcome::Yes,
+            false if self.unknown.is_empty() => ConditionOutcome::No,
+            false => ConditionOutcome::Maybe,
         }
     }
 

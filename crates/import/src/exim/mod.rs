@@ -34,7 +34,7 @@ use crate::config_draft::{ConfigDraft, NewFile, TomlSection, quoted};
 use crate::output_text::{self, SourceServer};
 use crate::{FileReader, ImportResult};
 use acl_verdict::RelayRights;
-use domains::{DomainGroup, DomainItem, Truth};
+use domains::{ConditionOutcome, DomainGroup, DomainItem};
 use expansion::{Expander, Lookup};
 use mail::Address;
 use sections::EximConfig;
@@ -95,7 +95,7 @@ struct Conversion<'a> {
     /// Lists of domains that are read already, by their text.
     known_items: RefCell<HashMap<String, Rc<[DomainItem]>>>,
     /// What `acl_smtp_rcpt` decides for strangers.
-    known_verdicts: RefCell<HashMap<DomainGroup, Truth>>,
+    known_verdicts: RefCell<HashMap<DomainGroup, ConditionOutcome>>,
     relay: RelayRights,
     /// Whether users may log in.
     has_users: bool,

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use super::Conversion;
-use super::domains::{DomainGroup, Truth, applies, file_entries};
+use super::domains::{ConditionOutcome, DomainGroup, applies, file_entries};
 use super::expansion::{Lookup, list};
 use super::general::seconds;
 use super::sections::Driver;
@@ -32,18 +32,18 @@ impl Conversion<'_> {
             let items = self.domain_items(router.value("domains").unwrap_or("*"));
             let takes_others = applies(&items, &DomainGroup::Foreign);
             let is_remote = matches!(router.kind(), "manualroute" | "dnslookup");
-            if is_remote && takes_others == Truth::No {
+            if is_remote && takes_others == ConditionOutcome::No {
                 self.routes_of_domains(&router, &items);
             }
-            if router.kind() == "redirect" && takes_others != Truth::No && !self.is_idle(&router) {
-                let is_certain = takes_others == Truth::Yes && !has_conditions(&router);
+            if router.kind() == "redirect" && takes_others != ConditionOutcome::No && !self.is_idle(&router) {
+                let is_certain = takes_others == ConditionOutcome::Yes && !has_conditions(&router);
                 if is_certain && self.default_route(&router) {
                     return;
                 }
                 self.tell_of_redirect(&router);
                 continue;
             }
-            if takes_others != Truth::Yes || !is_remote {
+            if takes_others != ConditionOutcome::Yes || !is_remote {
                 continue;
             }
             if has_conditions(&router) {
@@ -105,8 +105,9 @@ impl Conversion<'_> {
 
     /// Routes for the domains of a router that are not ours.
     fn routes_of_domains(&mut self, router: &Driver, items: &[super::domains::DomainItem]) {
-        let is_meant =
-            |group: &&DomainGroup| applies(items, group) == Truth::Yes && self.accepts_strangers(group) == Truth::No;
+        let is_meant = |group: &&DomainGroup| {
+            applies(items, group) == ConditionOutcome::Yes && self.accepts_strangers(group) == ConditionOutcome::No
+        };
         let groups: Vec<DomainGroup> = self.groups.iter().filter(is_meant).cloned().collect();
         for group in groups {
             let pattern = match &group {
@@ -144,10 +145,9 @@ impl Conversion<'_> {
     }
 
     fn route(&mut self, router: &Driver, pattern: &str, hop: &str) {
-        let is_ours = self
-            .groups
-            .iter()
-            .any(|group| *group == DomainGroup::Name(pattern.to_owned()) && self.accepts_strangers(group) != Truth::No);
+        let is_ours = self.groups.iter().any(|group| {
+            *group == DomainGroup::Name(pattern.to_owned()) && self.accepts_strangers(group) != ConditionOutcome::No
+        });
         // The first router for a domain wins.
         let is_routed = self.draft.sections.iter().any(|block| {
             block.header == "[[route]]"
@@ -183,14 +183,16 @@ impl Conversion<'_> {
     /// Whether a manualroute router has no entry for a domain, so that the routers after it are asked.
     pub(super) fn declines(&self, router: &Driver, group: &DomainGroup) -> bool {
         let entries = self.route_entries(router);
-        let is_not = |(pattern, _): &(String, String)| applies(&self.domain_items(pattern), group) == Truth::No;
+        let is_not =
+            |(pattern, _): &(String, String)| applies(&self.domain_items(pattern), group) == ConditionOutcome::No;
         !entries.is_empty() && entries.iter().all(is_not)
     }
 
     /// The next hop that a manualroute router has for a domain.
     pub(super) fn route_of(&mut self, router: &Driver, group: &DomainGroup) -> Option<String> {
         let entries = self.route_entries(router);
-        let found = entries.iter().find(|(pattern, _)| applies(&self.domain_items(pattern), group) == Truth::Yes)?;
+        let found =
+            entries.iter().find(|(pattern, _)| applies(&self.domain_items(pattern), group) == ConditionOutcome::Yes)?;
         let hosts = found.1.clone();
         if list(&hosts).len() > 1 {
             self.draft.add_behavior_change(format!(

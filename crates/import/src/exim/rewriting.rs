@@ -6,7 +6,7 @@ use std::path::Path;
 use mail::Address;
 
 use super::Conversion;
-use super::domains::{DomainGroup, Truth, applies, file_entries};
+use super::domains::{ConditionOutcome, DomainGroup, applies, file_entries};
 use super::expansion::{Lookup, list};
 use super::sections::Driver;
 use crate::config_draft::{quoted, quoted_list};
@@ -48,7 +48,7 @@ impl Conversion<'_> {
     fn rewrite_entries(&self, pattern: &str, replacement: &str) -> Option<String> {
         let (local, domains) = pattern.split_once('@')?;
         let items = self.domain_items(domains);
-        let named = self.groups.iter().filter(|group| applies(&items, group) == Truth::Yes);
+        let named = self.groups.iter().filter(|group| applies(&items, group) == ConditionOutcome::Yes);
         let mut names: Vec<String> = named
             .filter_map(|group| match group {
                 DomainGroup::Name(name) => Some(name.clone()),
@@ -111,7 +111,7 @@ impl Conversion<'_> {
         let items = self.domain_items("+local_domains");
         let mut names: Vec<String> = vec![self.origin.clone()];
         names.extend(self.groups.iter().filter_map(|group| match group {
-            DomainGroup::Name(name) if applies(&items, group) == Truth::Yes => Some(name.clone()),
+            DomainGroup::Name(name) if applies(&items, group) == ConditionOutcome::Yes => Some(name.clone()),
             _ => None,
         }));
         names.sort();

@@ -18,7 +18,7 @@ use mail::Address;
 
 use super::Conversion;
 use super::alias_targets::AllowedTargets;
-use super::domains::{DomainGroup, Truth, applies};
+use super::domains::{ConditionOutcome, DomainGroup, applies};
 use super::expansion::{Lookup, list};
 use super::sections::Driver;
 use super::tables::{DEFERRED_TABLE, TableUse};
@@ -67,7 +67,7 @@ enum RouterHop {
 impl Conversion<'_> {
     /// Writes the domains that strangers, or some of them, may send to.
     pub(super) fn domains(&mut self) {
-        let is_open = |group: &&DomainGroup| self.accepts_strangers(group) != Truth::No;
+        let is_open = |group: &&DomainGroup| self.accepts_strangers(group) != ConditionOutcome::No;
         let ours: Vec<DomainGroup> = self.groups.iter().filter(is_open).cloned().collect();
         let names = self.names_of_routers(&ours);
         let mut made: BTreeMap<String, String> = BTreeMap::new();
@@ -146,7 +146,7 @@ impl Conversion<'_> {
     fn names_of_routers(&self, ours: &[DomainGroup]) -> Vec<Vec<String>> {
         let names = |router: &Driver| {
             let items = self.domain_items(router.value("domains").unwrap_or("*"));
-            let is_meant = |group: &&DomainGroup| applies(&items, group) == Truth::Yes;
+            let is_meant = |group: &&DomainGroup| applies(&items, group) == ConditionOutcome::Yes;
             let name = |group: &DomainGroup| match group {
                 DomainGroup::Name(name) => Some(name.clone()),
                 _ => None,
@@ -161,17 +161,17 @@ impl Conversion<'_> {
         for (router, names) in self.config.routers.iter().zip(names) {
             let items = self.domain_items(router.value("domains").unwrap_or("*"));
             match applies(&items, group) {
-                Truth::No => continue,
-                Truth::Maybe => self.block(&mut plan, router, "its domains cannot be listed"),
-                Truth::Yes if self.is_idle(router) => continue,
-                Truth::Yes if router.is_set("unseen") => {
+                ConditionOutcome::No => continue,
+                ConditionOutcome::Maybe => self.block(&mut plan, router, "its domains cannot be listed"),
+                ConditionOutcome::Yes if self.is_idle(router) => continue,
+                ConditionOutcome::Yes if router.is_set("unseen") => {
                     self.draft.add_behavior_change(format!(
                         "Copies of mail that router {} makes are not made: `unseen` has no counterpart.",
                         router.name
                     ));
                     continue;
                 }
-                Truth::Yes => self.router(router, group, names, &mut plan, made),
+                ConditionOutcome::Yes => self.router(router, group, names, &mut plan, made),
             }
             let ends = router.value("more").is_some_and(|value| value == "false");
             if plan.everyone || plan.catch_all.is_some() || ends {

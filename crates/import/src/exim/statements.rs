@@ -11,7 +11,7 @@
 //! | `spf` | `spf` |
 
 use super::Conversion;
-use super::domains::{DomainGroup, Truth, applies};
+use super::domains::{ConditionOutcome, DomainGroup, applies};
 use super::expansion::list;
 use super::hosts::HostSet;
 use super::sections::AclItem;
@@ -64,9 +64,9 @@ impl RuleCondition {
 impl Conversion<'_> {
     /// The condition for a rule. One that accepts may match less than the statement, all others may match more.
     pub(super) fn rule_condition(&mut self, item: &AclItem, accepts: bool) -> RuleCondition {
-        if let Some(truth) = self.constant_condition(item).filter(|_| item.name != "hosts") {
-            return match truth.negated(item.negated) {
-                Truth::Yes => RuleCondition::Always,
+        if let Some(outcome) = self.constant_condition(item).filter(|_| item.name != "hosts") {
+            return match outcome.negated(item.negated) {
+                ConditionOutcome::Yes => RuleCondition::Always,
                 _ => RuleCondition::Never,
             };
         }
@@ -133,12 +133,13 @@ impl Conversion<'_> {
     /// them; a rule that refuses all other domains is for all recipients here.
     fn domain_condition(&mut self, item: &AclItem, accepts: bool) -> RuleCondition {
         let items = self.domain_items(&item.value);
-        let truth = |group: &DomainGroup| applies(&items, group).negated(item.negated);
-        if self.groups.iter().chain([&DomainGroup::Foreign]).any(|group| truth(group) == Truth::Maybe) {
+        let outcome = |group: &DomainGroup| applies(&items, group).negated(item.negated);
+        if self.groups.iter().chain([&DomainGroup::Foreign]).any(|group| outcome(group) == ConditionOutcome::Maybe) {
             return RuleCondition::unsupported(item);
         }
-        let chosen: Vec<DomainGroup> = self.groups.iter().filter(|group| truth(group) == Truth::Yes).cloned().collect();
-        if truth(&DomainGroup::Foreign) == Truth::Yes && !accepts {
+        let chosen: Vec<DomainGroup> =
+            self.groups.iter().filter(|group| outcome(group) == ConditionOutcome::Yes).cloned().collect();
+        if outcome(&DomainGroup::Foreign) == ConditionOutcome::Yes && !accepts {
             return RuleCondition::Always;
         }
         let (mut patterns, mut alternatives) = (Vec::new(), Vec::new());

@@ -9,6 +9,7 @@ mod certificates;
 mod content_rules;
 mod delivery_methods;
 mod dnsbl;
+mod domain_lists;
 mod domains;
 pub mod expand;
 mod filters;

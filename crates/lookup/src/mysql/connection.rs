@@ -218,6 +218,10 @@ impl ServerConnection for Connection {
     fn at(&self) -> &str {
         &self.at
     }
+
+    async fn probe(&mut self) -> Result<(), RequestError> {
+        self.run(PING, &[]).await.map_err(|error| self.request_error(error))
+    }
 }
 
 impl Connection {
@@ -231,11 +235,6 @@ impl Connection {
             answers.extend(asked.map_err(|error| self.request_error(error))?);
         }
         Ok(answers)
-    }
-
-    /// Asks whether the server is there.
-    pub(super) async fn probe(&mut self) -> Result<(), RequestError> {
-        self.run(PING, &[]).await.map_err(|error| self.request_error(error))
     }
 
     /// A statement and the number of keys that it takes, of so many that are left.

@@ -36,11 +36,9 @@ use std::time::Duration;
 
 use tokio_rustls::TlsConnector;
 
-use crate::LookupAnswer;
 use crate::backend::{Backend, BackendFuture, ProbeFuture};
 use crate::ca_certificates::{CaCertificatesError, tls_config_if_needed};
 use crate::connection_pool::ConnectionPool;
-use crate::request_error::RequestError;
 use connection::{Connection, Connector};
 
 pub use query::{MysqlQuery, MysqlQueryError};
@@ -101,20 +99,13 @@ impl Mysql {
 impl Backend for Mysql {
     fn ask<'a>(&'a self, keys: &'a [Box<str>]) -> BackendFuture<'a> {
         Box::pin(async move {
-            let can_be_there = |key: &&str| self.query.has_parts(key);
-            let keys = || keys.iter().map(|key| &**key);
-            let asked: Vec<&str> = keys().filter(can_be_there).collect();
+            let can_exist = |key: &str| self.query.has_parts(key);
             let ask = async |connection: &mut Connection, keys: &[&str]| connection.ask(&self.query, keys).await;
-            let mut found = self.pool.answers(&asked, ask).await?.into_iter();
-            let found = keys().map(|key| Some(key).filter(can_be_there).and_then(|_| found.next()));
-            Ok(found.map(|answer| answer.unwrap_or(LookupAnswer::NotFound)).collect())
+            self.pool.answers(keys, can_exist, ask).await
         })
     }
 
     fn probe(&self) -> ProbeFuture<'_> {
-        Box::pin(async {
-            let probed = self.pool.with_connection(async |connection| connection.probe().await).await;
-            probed.map_err(RequestError::into_failure)
-        })
+        Box::pin(self.pool.probe())
     }
 }

@@ -105,6 +105,11 @@ impl ServerConnection for Connection {
     fn is_closed(&self) -> bool {
         self.client.is_closed()
     }
+
+    /// Runs a trivial query.
+    async fn probe(&mut self) -> Result<(), RequestError> {
+        self.client.simple_query("SELECT 1").await.map(drop).map_err(|error| request_error(&self.at, &error))
+    }
 }
 
 impl Connection {
@@ -125,11 +130,6 @@ impl Connection {
             answers.add(key, values.into_iter()).map_err(|stray| self.invalid_answer(stray))?;
         }
         Ok(answers.into_answers())
-    }
-
-    /// Runs a trivial query.
-    pub(super) async fn probe(&self) -> Result<(), RequestError> {
-        self.client.simple_query("SELECT 1").await.map(drop).map_err(|error| request_error(&self.at, &error))
     }
 
     async fn prepare(&self, query: &str) -> Result<&Statement, RequestError> {

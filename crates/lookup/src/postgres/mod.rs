@@ -28,11 +28,9 @@ mod url;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::LookupAnswer;
 use crate::backend::{Backend, BackendFuture, ProbeFuture};
 use crate::ca_certificates::CaCertificatesError;
 use crate::connection_pool::ConnectionPool;
-use crate::request_error::RequestError;
 use connection::{Connection, Connector};
 
 pub use url::{PostgresUrl, PostgresUrlError};
@@ -96,20 +94,13 @@ impl Backend for Postgres {
         Box::pin(async move {
             // PostgreSQL text cannot contain NUL, so such a key does not exist and must not make
             // the request fail.
-            let can_be_there = |key: &&str| !key.contains('\0');
-            let keys = || keys.iter().map(|key| &**key);
-            let asked: Vec<&str> = keys().filter(can_be_there).collect();
+            let can_exist = |key: &str| !key.contains('\0');
             let ask = async |connection: &mut Connection, keys: &[&str]| connection.ask(&self.query, keys).await;
-            let mut found = self.pool.answers(&asked, ask).await?.into_iter();
-            let found = keys().map(|key| Some(key).filter(can_be_there).and_then(|_| found.next()));
-            Ok(found.map(|answer| answer.unwrap_or(LookupAnswer::NotFound)).collect())
+            self.pool.answers(keys, can_exist, ask).await
         })
     }
 
     fn probe(&self) -> ProbeFuture<'_> {
-        Box::pin(async {
-            let probed = self.pool.with_connection(async |connection| connection.probe().await).await;
-            probed.map_err(RequestError::into_failure)
-        })
+        Box::pin(self.pool.probe())
     }
 }

@@ -128,6 +128,10 @@ impl ServerConnection for Connection {
     fn at(&self) -> &str {
         &self.at
     }
+
+    async fn probe(&mut self) -> Result<(), RequestError> {
+        self.run(&["PING"]).await.map_err(|error| self.request_error(error))
+    }
 }
 
 impl Connection {
@@ -137,11 +141,6 @@ impl Connection {
         let answers = replies.into_iter().map(|reply| reply.into_answer(&self.at)).collect::<Result<_, _>>();
         // All replies have been read, so the connection is usable.
         answers.map_err(|what| RequestError::Refused(BackendFailure::new(self.at.clone(), what)))
-    }
-
-    /// Asks whether the server is there and serves.
-    pub(super) async fn probe(&mut self) -> Result<(), RequestError> {
-        self.run(&["PING"]).await.map_err(|error| self.request_error(error))
     }
 
     /// Runs a command that succeeds with a word.

@@ -136,10 +136,7 @@ impl Backend for Redis {
     }
 
     fn probe(&self) -> ProbeFuture<'_> {
-        Box::pin(async {
-            let probed = self.pool.with_connection(async |connection| connection.probe().await).await;
-            probed.map_err(RequestError::into_failure)
-        })
+        Box::pin(self.pool.probe())
     }
 }
 

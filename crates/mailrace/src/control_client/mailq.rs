@@ -4,8 +4,9 @@ use config::Config;
 use control::RecipientFilter;
 use control::list::QueuedRecipient;
 use control::request::ControlRequest;
+use control::unreadable_row::split_unreadable;
 
-use super::{print, request_text, rows};
+use super::{print, print_unreadable, request_text, rows};
 
 const HEAD: &str = "-Queue ID-                --Size-- ---Arrival Time----  -Sender/Recipient-------";
 /// The column of recipients.
@@ -18,7 +19,10 @@ const INDENT: usize = 57;
 /// The server does not answer.
 pub fn mailq(config: &Config) -> anyhow::Result<()> {
     let answer = request_text(&config.admin.socket, &ControlRequest::List(RecipientFilter::default()))?;
-    print(lines(&rows(&answer)?))
+    let (answer, unreadable) = split_unreadable(&answer);
+    print(lines(&rows(answer)?))?;
+    print_unreadable(unreadable);
+    Ok(())
 }
 
 /// The server lists the recipients of a message together.

@@ -13,6 +13,7 @@ use serde_json::Value;
 use control::adaptive_text;
 use control::nodes::NodeAnswer;
 use control::request::ControlRequest;
+use control::unreadable_row::split_unreadable;
 
 use super::{ControlClientError, print, request_text, rows, split_status};
 use crate::cli::NodeArgs;
@@ -76,6 +77,16 @@ impl ServerAnswers {
                 self.missing.push((node, unavailable(text)));
             }
         }
+    }
+
+    /// Takes the number of messages that were left out from the end of each answer, and returns their sum.
+    pub(super) fn take_unreadable(&mut self) -> usize {
+        let take = |answer: &mut ServerAnswer| {
+            let (rows, unreadable) = split_unreadable(&answer.text);
+            answer.text.truncate(rows.len());
+            unreadable
+        };
+        self.answers.iter_mut().map(take).sum()
     }
 
     /// The answers, in the order of the names of their nodes.
@@ -178,6 +189,14 @@ mod tests {
         let all = answers(&[("a", Ok("1\ndone\n")), ("b", Err("node b does not answer: no answer within 5s"))]);
         assert_eq!(all.iter().map(|answer| answer.text.as_str()).collect::<Vec<_>>(), ["1\n"]);
         assert_eq!(error(all), (exit::UNAVAILABLE, "node b does not answer: no answer within 5s".into()));
+    }
+
+    #[test]
+    fn messages_that_nodes_cannot_read_are_added_up_and_are_no_rows() {
+        let mut all = answers(&[("a", Ok("1\n{\"unreadable\":2}\ndone\n")), ("b", Ok("{\"unreadable\":1}\ndone\n"))]);
+        assert_eq!(all.take_unreadable(), 3);
+        assert_eq!(all.iter().map(|answer| answer.text.as_str()).collect::<Vec<_>>(), ["1\n", ""]);
+        assert_eq!(all.take_unreadable(), 0);
     }
 
     #[test]

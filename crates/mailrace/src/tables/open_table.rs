@@ -2,13 +2,14 @@
 //! are read when it is opened.
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use lookup::Table;
 
 use config::{self, TableKind};
+
+use crate::file_stamp::FileStamp;
 
 /// An open table.
 #[derive(Clone)]
@@ -17,15 +18,6 @@ pub(super) struct OpenTable {
     pub(super) config: config::TableConfig,
     pub(super) table: Arc<dyn Table>,
     stamps: Vec<Option<FileStamp>>,
-}
-
-/// Identifies the content of a file without reading it: device and inode, size, and time of change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct FileStamp {
-    inode: (u64, u64),
-    octets: u64,
-    /// Modification and status change, in seconds and nanoseconds.
-    changed_at: [(i64, i64); 2],
 }
 
 impl OpenTable {
@@ -72,10 +64,5 @@ fn files(kind: &TableKind) -> Vec<&Path> {
 }
 
 fn file_stamp(path: &Path) -> Option<FileStamp> {
-    let about = fs::metadata(path).ok()?;
-    Some(FileStamp {
-        inode: (about.dev(), about.ino()),
-        octets: about.len(),
-        changed_at: [(about.mtime(), about.mtime_nsec()), (about.ctime(), about.ctime_nsec())],
-    })
+    Some(FileStamp::from(&fs::metadata(path).ok()?))
 }

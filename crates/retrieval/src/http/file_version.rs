@@ -33,7 +33,7 @@ pub(super) enum DiskWait {
 
 /// Identifies a version of a file without reading it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct FileStamp {
+pub(super) struct FileVersion {
     device: u64,
     inode: u64,
     octets: u64,
@@ -42,21 +42,21 @@ pub(super) struct FileStamp {
     changed: i128,
 }
 
-/// Reads the file if it is small. The version may be a later one than `stamp`.
-pub(super) fn load(file: &File, mut stamp: FileStamp, wait: DiskWait) -> Result<(FileStamp, Content), Errno> {
+/// Reads the file if it is small: in this version, or in a later one, which it returns.
+pub(super) fn load(file: &File, mut version: FileVersion, wait: DiskWait) -> Result<(FileVersion, Content), Errno> {
     for _ in 0..READS_MAX {
-        if stamp.octets > SMALL_OCTETS_MAX {
+        if version.octets > SMALL_OCTETS_MAX {
             break;
         }
-        let bytes = read(file, stamp.octets as usize, wait)?;
-        let after = FileStamp::new(&fstat(file)?);
-        if after == stamp && bytes.len() as u64 == stamp.octets {
-            return Ok((stamp, Content::Bytes(bytes.into())));
+        let bytes = read(file, version.octets as usize, wait)?;
+        let after = FileVersion::new(&fstat(file)?);
+        if after == version && bytes.len() as u64 == version.octets {
+            return Ok((version, Content::Bytes(bytes.into())));
         }
-        stamp = after;
+        version = after;
     }
     // Also a file that grows all the time: so much of it exists.
-    Ok((stamp, Content::File { octets: stamp.octets }))
+    Ok((version, Content::File { octets: version.octets }))
 }
 
 /// Reads up to so many octets, and one more if there is one.
@@ -77,10 +77,10 @@ fn read(file: &File, octets: usize, wait: DiskWait) -> Result<Vec<u8>, Errno> {
     Ok(bytes)
 }
 
-impl FileStamp {
-    pub(super) fn new(stat: &Stat) -> FileStamp {
+impl FileVersion {
+    pub(super) fn new(stat: &Stat) -> FileVersion {
         let nanoseconds = |seconds: i64, part: u64| i128::from(seconds) * 1_000_000_000 + i128::from(part);
-        FileStamp {
+        FileVersion {
             device: stat.st_dev,
             inode: stat.st_ino,
             octets: u64::try_from(stat.st_size).unwrap_or(0),
@@ -89,7 +89,7 @@ impl FileStamp {
         }
     }
 
-    /// Whether a later change shows in the stamp; `wall` is not after the file was read.
+    /// Whether a later change shows in the version; `wall` is not after the file was read.
     pub(super) fn is_settled(self, wall: Timestamp) -> bool {
         let millis = u64::try_from(self.modified.max(self.changed) / 1_000_000).unwrap_or(0);
         wall.since(Timestamp(millis)) > SETTLED_AFTER

@@ -34,7 +34,7 @@ use protocol::http::server::{Content, ErrorStatus, HttpRequest, HttpResponse, Re
 use rustix::fs::fstat;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::file_version::{self, DiskWait, FileStamp};
+use super::file_version::{self, DiskWait, FileVersion};
 use super::{ContentResponse, OpenFile, RequestTime, ResponseSource};
 use crate::RetrievalContext;
 
@@ -105,7 +105,7 @@ pub(super) struct MailboxStore {
 /// A message that was read into memory.
 struct LoadedMessage {
     bytes: Vec<u8>,
-    stamp: FileStamp,
+    version: FileVersion,
     memory: OwnedSemaphorePermit,
 }
 
@@ -206,11 +206,11 @@ impl MailboxStore {
         if opened.octets > limits.message_octets_max.into() {
             return Ok(HttpResponse::Error(ErrorStatus::ContentTooLarge).into());
         }
-        let Some(LoadedMessage { bytes, stamp, memory }) = self.load(opened)? else { return Ok(unavailable()) };
+        let Some(LoadedMessage { bytes, version, memory }) = self.load(opened)? else { return Ok(unavailable()) };
         let parts = MessageParts::find(&bytes, limits.head_octets_max, limits.parts_max);
         let part = number.checked_sub(1).and_then(|index| parts.parts.get(index)).ok_or(io::ErrorKind::NotFound)?;
         let content = Content::Bytes(part.decode(&bytes).into());
-        let resource = as_attachment(stamp.resource(content, wall, part.content_type.clone()), &part.name);
+        let resource = as_attachment(version.resource(content, wall, part.content_type.clone()), &part.name);
         let source = ResponseSource { _memory: Some(memory), ..ResponseSource::default() };
         Ok(ContentResponse { response: HttpResponse::Resource(Arc::new(resource)), source })
     }
@@ -218,10 +218,10 @@ impl MailboxStore {
     /// Reads a message of permitted size; None if too much is in memory already. The permit is also
     /// for a part of it that is decoded, which is hardly larger.
     fn load(&self, opened: &MessageFile) -> io::Result<Option<LoadedMessage>> {
-        let stamp = FileStamp::new(&fstat(&opened.file)?);
+        let version = FileVersion::new(&fstat(&opened.file)?);
         let octets = u32::try_from(opened.octets).map_err(|_| io::ErrorKind::FileTooLarge)?;
         let Ok(memory) = Arc::clone(&self.memory).try_acquire_many_owned(octets) else { return Ok(None) };
-        Ok(Some(LoadedMessage { bytes: read(&opened.file, octets.into())?, stamp, memory }))
+        Ok(Some(LoadedMessage { bytes: read(&opened.file, octets.into())?, version, memory }))
     }
 }
 
@@ -248,10 +248,10 @@ fn read(file: &File, octets: u64) -> io::Result<Vec<u8>> {
 
 /// The message as it is stored; a large one is sent from its file.
 fn serve_message(opened: MessageFile, uid: u32, wall: Timestamp) -> io::Result<ContentResponse> {
-    let stamp = FileStamp::new(&fstat(&opened.file)?);
-    let (stamp, content) = file_version::load(&opened.file, stamp, DiskWait::Allowed)?;
+    let version = FileVersion::new(&fstat(&opened.file)?);
+    let (version, content) = file_version::load(&opened.file, version, DiskWait::Allowed)?;
     let is_large = matches!(content, Content::File { .. });
-    let resource = as_attachment(stamp.resource(content, wall, "message/rfc822"), &format!("{uid}.eml"));
+    let resource = as_attachment(version.resource(content, wall, "message/rfc822"), &format!("{uid}.eml"));
     let file = is_large.then(|| OpenFile { file: opened.file, path: format!("/{uid}.eml").into() });
     let source = ResponseSource { file, ..ResponseSource::default() };
     Ok(ContentResponse { response: HttpResponse::Resource(Arc::new(resource)), source })

@@ -117,7 +117,7 @@ impl CountingThread {
             self.log.log_line(format_args!("cannot write the counts of reports: {error}"));
         }
         match self.store.remove_old_days(SystemTime::now().into()) {
-            Ok(lost) => self.counters.count_reports(super::ReportFate::Expired, lost),
+            Ok(lost) => self.counters.count_reports(super::ReportResult::Expired, lost),
             Err(error) => self.log.log_line(format_args!("cannot remove the counts of reports: {error}")),
         }
     }

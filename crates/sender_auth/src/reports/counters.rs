@@ -33,7 +33,7 @@ impl DroppedObservation {
 
 /// What became of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReportFate {
+pub enum ReportResult {
     /// It is in the queue.
     Sent,
     /// The domain names no destination that takes mail.
@@ -46,24 +46,24 @@ pub enum ReportFate {
     Expired,
 }
 
-impl ReportFate {
+impl ReportResult {
     /// All of them.
-    pub const ALL: [ReportFate; 5] = [
-        ReportFate::Sent,
-        ReportFate::NoDestination,
-        ReportFate::Unverified,
-        ReportFate::TooLarge,
-        ReportFate::Expired,
+    pub const ALL: [ReportResult; 5] = [
+        ReportResult::Sent,
+        ReportResult::NoDestination,
+        ReportResult::Unverified,
+        ReportResult::TooLarge,
+        ReportResult::Expired,
     ];
 
     /// The word in metrics and in the answers of commands.
     pub fn as_str(self) -> &'static str {
         match self {
-            ReportFate::Sent => "sent",
-            ReportFate::NoDestination => "no_destination",
-            ReportFate::Unverified => "unverified",
-            ReportFate::TooLarge => "too_large",
-            ReportFate::Expired => "expired",
+            ReportResult::Sent => "sent",
+            ReportResult::NoDestination => "no_destination",
+            ReportResult::Unverified => "unverified",
+            ReportResult::TooLarge => "too_large",
+            ReportResult::Expired => "expired",
         }
     }
 }
@@ -72,7 +72,7 @@ impl ReportFate {
 #[derive(Debug, Default)]
 pub struct ReportCounters {
     dropped: [AtomicU64; DroppedObservation::ALL.len()],
-    reports: [AtomicU64; ReportFate::ALL.len()],
+    reports: [AtomicU64; ReportResult::ALL.len()],
 }
 
 impl ReportCounters {
@@ -83,7 +83,7 @@ impl ReportCounters {
 
     /// What became of reports, once for each destination.
     pub fn reports(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        ReportFate::ALL.iter().map(|fate| (fate.as_str(), self.reports[*fate as usize].load(Relaxed)))
+        ReportResult::ALL.iter().map(|result| (result.as_str(), self.reports[*result as usize].load(Relaxed)))
     }
 
     pub(crate) fn count_dropped(&self, why: DroppedObservation) {
@@ -91,7 +91,7 @@ impl ReportCounters {
     }
 
     /// Counts what became of reports.
-    pub fn count_reports(&self, fate: ReportFate, count: u64) {
-        self.reports[fate as usize].fetch_add(count, Relaxed);
+    pub fn count_reports(&self, result: ReportResult, count: u64) {
+        self.reports[result as usize].fetch_add(count, Relaxed);
     }
 }

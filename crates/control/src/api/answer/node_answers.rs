@@ -14,6 +14,7 @@ use super::super::types::{
     ClusterStatus, ClusterSummary, NodeActResult, NodeRecipients, NodeStatus, NodeSummary,
 };
 use super::{ApiAnswer, Problem, bad_request, done, explain_query, json, page_limit, queue_id};
+use crate::act_report::ActReport;
 use crate::adaptive_text;
 use crate::handler::{ControlError, ControlHandler};
 use crate::list::QueuedRecipient;
@@ -21,6 +22,7 @@ use crate::metrics::MetricFamily;
 use crate::nodes::{NodeAnswer, NodeResult};
 use crate::request::ControlRequest;
 use crate::text::SerdeAsText;
+use crate::unreadable_row::take_unreadable;
 
 /// Answers a request about the cluster. `name` is the lane or the message in the path.
 pub(super) fn answer(
@@ -87,7 +89,11 @@ fn summary(handler: &ControlHandler, caller: &str, mut query: Query) -> Result<A
     let SummaryQuery { by } = query.take(&["by"]).map_err(bad_request)?;
     let request = ControlRequest::Summary { by, filter: query.read().map_err(bad_request)? };
     let answers = results(handler.ask_nodes(caller, node.as_deref(), &request)?)?;
-    let of_node = |(node, lines): NodeLines| (node, lines.and_then(|lines| Ok(NodeSummary { groups: rows(&lines)? })));
+    let summary = |mut lines: Vec<String>| {
+        let unreadable = take_unreadable(&mut lines);
+        Ok(NodeSummary { groups: rows(&lines)?, unreadable })
+    };
+    let of_node = |(node, lines): NodeLines| (node, lines.and_then(summary));
     json(&ClusterSummary::new(answers.into_iter().map(of_node)))
 }
 
@@ -117,16 +123,17 @@ fn rows<T: DeserializeOwned>(lines: &[String]) -> Result<Vec<T>, String> {
     lines.iter().map(|line| serde_json::from_str(line).map_err(|error| error.to_string())).collect()
 }
 
-/// The results of an action, whose answer is the number of recipients.
+/// The results of an action, whose answer is an [`ActReport`].
 pub(super) fn act_results(answers: Vec<NodeAnswer>) -> Result<Vec<NodeActResult>, Problem> {
     let result = |(node, lines): NodeLines| {
-        let recipients = lines.and_then(|lines| {
-            let count = lines.first().and_then(|line| line.parse().ok());
-            count.ok_or_else(|| "the answer of the node is not a number".to_owned())
-        });
-        match recipients {
-            Ok(count) => NodeActResult { node, recipients: Some(count), error: None },
-            Err(error) => NodeActResult { node, recipients: None, error: Some(error) },
+        let read = |lines: Vec<String>| {
+            lines.join("\n").parse().map_err(|_| "the answer of the node is not a number".to_owned())
+        };
+        match lines.and_then(read) {
+            Ok(ActReport { recipients, in_attempt }) => {
+                NodeActResult { node, recipients: Some(recipients), in_attempt: Some(in_attempt), error: None }
+            }
+            Err(error) => NodeActResult { node, recipients: None, in_attempt: None, error: Some(error) },
         }
     };
     Ok(results(answers)?.into_iter().map(result).collect())
@@ -135,13 +142,16 @@ pub(super) fn act_results(answers: Vec<NodeAnswer>) -> Result<Vec<NodeActResult>
 /// The first recipients of each node.
 fn recipients(answers: Vec<NodeAnswer>, limit: usize) -> Result<Vec<NodeRecipients>, Problem> {
     let of_node = |(node, lines): NodeLines| {
-        let read = lines.and_then(|lines| {
+        let read = lines.and_then(|mut lines| {
+            let unreadable = take_unreadable(&mut lines);
             let shown = &lines[..lines.len().min(limit)];
-            Ok((rows::<QueuedRecipient>(shown)?, lines.len() > limit))
+            Ok((rows::<QueuedRecipient>(shown)?, unreadable, lines.len() > limit))
         });
         match read {
-            Ok((rows, has_more)) => NodeRecipients { node, recipients: Some(rows), has_more, error: None },
-            Err(error) => NodeRecipients { node, recipients: None, has_more: false, error: Some(error) },
+            Ok((rows, unreadable, has_more)) => {
+                NodeRecipients { node, recipients: Some(rows), unreadable, has_more, error: None }
+            }
+            Err(error) => NodeRecipients { node, recipients: None, unreadable: 0, has_more: false, error: Some(error) },
         }
     };
     Ok(results(answers)?.into_iter().map(of_node).collect())
@@ -203,9 +213,17 @@ mod tests {
 
     #[test]
     fn a_client_sees_which_node_has_acted_and_which_has_not() {
-        let results = act_results(answers(&[("a", Some("3\ndone\n")), ("b", None), ("c", Some("no: x\n"))])).unwrap();
-        let seen: Vec<_> = results.iter().map(|it| (&*it.node, it.recipients, it.error.as_deref())).collect();
-        assert_eq!(seen, [("a", Some(3), None), ("b", None, Some("no route")), ("c", None, Some("x"))]);
+        let of_nodes = [("a", Some("3\ndone\n")), ("b", None), ("c", Some("no: x\n")), ("d", Some("1\n2\ndone\n"))];
+        let results = act_results(answers(&of_nodes)).unwrap();
+        let seen: Vec<_> =
+            results.iter().map(|it| (&*it.node, it.recipients, it.in_attempt, it.error.as_deref())).collect();
+        let expected = [
+            ("a", Some(3), Some(0), None),
+            ("b", None, None, Some("no route")),
+            ("c", None, None, Some("x")),
+            ("d", Some(1), Some(2), None),
+        ];
+        assert_eq!(seen, expected);
     }
 
     #[test]
@@ -234,6 +252,14 @@ mod tests {
         let refused = recipients(answers(&[("a", Some(&lines))]), 1).unwrap();
         // The row of a node with another version may lack members.
         assert_eq!((refused[0].recipients.is_none(), refused[0].error.is_some()), (true, true));
+    }
+
+    #[test]
+    fn messages_that_a_node_cannot_read_are_counted_and_are_no_recipients() {
+        let listed =
+            recipients(answers(&[("a", Some("{\"unreadable\":2}\ndone\n")), ("b", Some("done\n"))]), 1).unwrap();
+        let seen: Vec<_> = listed.iter().map(|it| (it.recipients.as_deref(), it.unreadable, it.has_more)).collect();
+        assert_eq!(seen, [(Some(&[][..]), 2, false), (Some(&[][..]), 0, false)]);
     }
 
     #[test]

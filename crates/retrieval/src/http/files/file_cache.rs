@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use protocol::http::server::Resource;
 
 use super::FileCacheSettings;
-use crate::http::file_version::FileStamp;
+use crate::http::file_version::FileVersion;
 
 /// Threads rarely meet in one of so many parts.
 const SHARDS: usize = 16;
@@ -24,8 +24,8 @@ const ENTRY_OCTETS: usize = 512;
 #[derive(Debug)]
 pub(super) struct SmallFile {
     pub(super) resource: Arc<Resource>,
-    pub(super) stamp: FileStamp,
-    /// A later change shows in the stamp.
+    pub(super) version: FileVersion,
+    /// A later change shows in the version.
     pub(super) is_settled: bool,
 }
 

@@ -13,7 +13,7 @@ use super::file_cache::{FileCache, SmallFile};
 use super::file_root::{FileRoot, HttpSetupError, OpenedPath};
 use super::{FileSettings, listing};
 use crate::http::RequestTime;
-use crate::http::file_version::{self, DiskWait, FileStamp};
+use crate::http::file_version::{self, DiskWait, FileVersion};
 
 /// The folder and the cache.
 pub(in crate::http) struct FileStore {
@@ -121,18 +121,18 @@ fn is_hidden(path: &[u8]) -> bool {
 impl Search<'_> {
     /// Reads the file if it is small, and not known in this version.
     fn load(&self, path: &[u8], file: File, stat: &Stat) -> Result<Found, Errno> {
-        let stamp = FileStamp::new(stat);
-        if let Some(known) = self.known.filter(|known| known.is_settled && known.stamp == stamp) {
+        let version = FileVersion::new(stat);
+        if let Some(known) = self.known.filter(|known| known.is_settled && known.version == version) {
             return Ok(Found::Small(known.clone()));
         }
-        let (stamp, content) = file_version::load(&file, stamp, self.wait)?;
+        let (version, content) = file_version::load(&file, version, self.wait)?;
         let is_large = matches!(content, Content::File { .. });
-        let resource = stamp.resource(content, self.wall, content_type(path));
+        let resource = version.resource(content, self.wall, content_type(path));
         if is_large {
             return Ok(Found::Large(resource, file));
         }
-        let is_settled = stamp.is_settled(self.wall);
-        Ok(Found::Small(Arc::new(SmallFile { resource: Arc::new(resource), stamp, is_settled })))
+        let is_settled = version.is_settled(self.wall);
+        Ok(Found::Small(Arc::new(SmallFile { resource: Arc::new(resource), version, is_settled })))
     }
 }
 

@@ -17,15 +17,15 @@ use crate::lane::retention::{LaneRetention, RetainedEntry, RetentionAction, Stat
 pub type ReadMessage = Arc<dyn Fn(QueueId) -> Option<SpooledMessage> + Send + Sync>;
 
 /// The retention of a lane's stream, as soon as it is known.
-pub(super) enum Upkeep {
+pub(super) enum StreamMaintenance {
     /// What happened before the retention came.
-    Early(Vec<UpkeepEvent>),
+    Early(Vec<StreamMaintenanceEvent>),
     /// The retention, and what reads the messages to copy.
     Known(Box<LaneRetention>, ReadMessage),
 }
 
 /// Something that changes what is needed.
-pub(super) enum UpkeepEvent {
+pub(super) enum StreamMaintenanceEvent {
     /// A batch is queued.
     Queued(BatchId, Vec<RetainedEntry>),
     /// It is stored.
@@ -38,43 +38,43 @@ pub(super) enum UpkeepEvent {
     FirstRecord(u64),
 }
 
-impl Upkeep {
-    pub(super) fn handle(&mut self, event: UpkeepEvent) {
+impl StreamMaintenance {
+    pub(super) fn handle(&mut self, event: StreamMaintenanceEvent) {
         match self {
-            Upkeep::Early(events) => events.push(event),
-            Upkeep::Known(retention, _) => apply(retention, event),
+            StreamMaintenance::Early(events) => events.push(event),
+            StreamMaintenance::Known(retention, _) => apply(retention, event),
         }
     }
 
     /// The stream was read up to the Epoch record of this node.
     pub(super) fn seed(&mut self, mut retention: Box<LaneRetention>, read: ReadMessage) {
-        if let Upkeep::Early(events) = std::mem::replace(self, Upkeep::Early(Vec::new())) {
+        if let StreamMaintenance::Early(events) = std::mem::replace(self, StreamMaintenance::Early(Vec::new())) {
             events.into_iter().for_each(|event| apply(&mut retention, event));
         }
-        *self = Upkeep::Known(retention, read);
+        *self = StreamMaintenance::Known(retention, read);
     }
 
     /// Whether it is known what the stream has to have.
     pub(super) fn is_known(&self) -> bool {
-        matches!(self, Upkeep::Known(..))
+        matches!(self, StreamMaintenance::Known(..))
     }
 
     pub(super) fn poll_action(&mut self) -> Option<RetentionAction> {
         match self {
-            Upkeep::Early(_) => None,
-            Upkeep::Known(retention, _) => retention.poll_action(),
+            StreamMaintenance::Early(_) => None,
+            StreamMaintenance::Known(retention, _) => retention.poll_action(),
         }
     }
 
     pub(super) fn reader(&self) -> Option<ReadMessage> {
         match self {
-            Upkeep::Early(_) => None,
-            Upkeep::Known(_, read) => Some(read.clone()),
+            StreamMaintenance::Early(_) => None,
+            StreamMaintenance::Known(_, read) => Some(read.clone()),
         }
     }
 
     pub(super) fn handle_copy_failed(&mut self, id: QueueId) {
-        if let Upkeep::Known(retention, _) = self {
+        if let StreamMaintenance::Known(retention, _) = self {
             retention.handle_copy_failed(id);
         }
     }
@@ -82,67 +82,67 @@ impl Upkeep {
     /// See [`LaneRetention::states`].
     pub(super) fn states(&self, id: QueueId) -> Option<Vec<(u32, RecipientState)>> {
         match self {
-            Upkeep::Early(_) => None,
-            Upkeep::Known(retention, _) => retention.states(id),
+            StreamMaintenance::Early(_) => None,
+            StreamMaintenance::Known(retention, _) => retention.states(id),
         }
     }
 
     /// See [`LaneRetention::unchanged`].
     pub(super) fn unchanged(&self, id: QueueId, changes: Vec<StateChange>) -> Vec<(u32, RecipientState)> {
         match self {
-            Upkeep::Early(_) => Vec::new(),
-            Upkeep::Known(retention, _) => retention.unchanged(id, changes),
+            StreamMaintenance::Early(_) => Vec::new(),
+            StreamMaintenance::Known(retention, _) => retention.unchanged(id, changes),
         }
     }
 
     /// Whether the stream has a message, or it is queued. False before the stream was read.
     pub(super) fn is_live(&self, id: QueueId) -> bool {
         match self {
-            Upkeep::Early(_) => false,
-            Upkeep::Known(retention, _) => retention.is_live(id),
+            StreamMaintenance::Early(_) => false,
+            StreamMaintenance::Known(retention, _) => retention.is_live(id),
         }
     }
 
     /// Whether the stream is known to have a message that is not settled.
     pub(super) fn is_stored(&self, id: QueueId) -> bool {
         match self {
-            Upkeep::Early(_) => false,
-            Upkeep::Known(retention, _) => retention.is_stored(id),
+            StreamMaintenance::Early(_) => false,
+            StreamMaintenance::Known(retention, _) => retention.is_stored(id),
         }
     }
 
     /// See [`LaneRetention::has_room_for`]. Before the stream was read, nobody knows: it is tried.
     pub(super) fn has_room_for(&self, bytes: u64) -> bool {
         match self {
-            Upkeep::Early(_) => true,
-            Upkeep::Known(retention, _) => retention.has_room_for(bytes),
+            StreamMaintenance::Early(_) => true,
+            StreamMaintenance::Known(retention, _) => retention.has_room_for(bytes),
         }
     }
 
     /// Whether the stream was read, and nothing of it is needed any more.
     pub(super) fn is_finished(&self) -> bool {
         match self {
-            Upkeep::Early(_) => false,
-            Upkeep::Known(retention, _) => retention.is_finished(),
+            StreamMaintenance::Early(_) => false,
+            StreamMaintenance::Known(retention, _) => retention.is_finished(),
         }
     }
 
     /// The bytes and the live messages of the stream, as far as they are known.
     pub(super) fn stored(&self) -> (u64, u64) {
         match self {
-            Upkeep::Early(_) => (0, 0),
-            Upkeep::Known(retention, _) => (retention.stored_bytes(), retention.live_messages()),
+            StreamMaintenance::Early(_) => (0, 0),
+            StreamMaintenance::Known(retention, _) => (retention.stored_bytes(), retention.live_messages()),
         }
     }
 }
 
-fn apply(retention: &mut LaneRetention, event: UpkeepEvent) {
+fn apply(retention: &mut LaneRetention, event: StreamMaintenanceEvent) {
     match event {
-        UpkeepEvent::Queued(batch, entries) => retention.handle_queued(batch, entries),
-        UpkeepEvent::Confirmed(batch, range) => retention.handle_confirmed(batch, range),
-        UpkeepEvent::Abandoned(batch) => retention.handle_abandoned(batch),
-        UpkeepEvent::Epoch(sequence) => retention.handle_epoch(sequence),
-        UpkeepEvent::FirstRecord(sequence) => retention.handle_first_record(sequence),
+        StreamMaintenanceEvent::Queued(batch, entries) => retention.handle_queued(batch, entries),
+        StreamMaintenanceEvent::Confirmed(batch, range) => retention.handle_confirmed(batch, range),
+        StreamMaintenanceEvent::Abandoned(batch) => retention.handle_abandoned(batch),
+        StreamMaintenanceEvent::Epoch(sequence) => retention.handle_epoch(sequence),
+        StreamMaintenanceEvent::FirstRecord(sequence) => retention.handle_first_record(sequence),
     }
 }
 

@@ -12,7 +12,7 @@ use super::scram::hmac;
 const KINDS_MAX: usize = 16;
 
 /// The kinds of stored passwords seen so far.
-pub(super) struct Decoys {
+pub(super) struct UnknownUserHashes {
     /// Used before any stored password was seen.
     pub(super) fallback: StoredPassword,
     kinds: Vec<HashKind>,
@@ -22,19 +22,19 @@ pub(super) struct Decoys {
 /// The stored passwords of one kind of user, in order.
 struct HashKind {
     costs: Vec<Cost>,
-    decoys: Vec<StoredPassword>,
+    hashes: Vec<StoredPassword>,
 }
 
-impl Decoys {
-    pub(super) fn new(first: StoredPassword) -> Decoys {
-        Decoys { fallback: first, kinds: Vec::new(), warning: None }
+impl UnknownUserHashes {
+    pub(super) fn new(first: StoredPassword) -> UnknownUserHashes {
+        UnknownUserHashes { fallback: first, kinds: Vec::new(), warning: None }
     }
 
     /// Learns from the stored passwords of a real user.
     pub(super) fn observe(&mut self, stored: &[StoredPassword]) {
         let costs: Vec<Cost> = stored.iter().map(StoredPassword::cost).collect();
         if self.kinds.len() < KINDS_MAX && self.kinds.iter().all(|kind| kind.costs != costs) {
-            self.kinds.push(HashKind { costs, decoys: stored.iter().map(StoredPassword::decoy).collect() });
+            self.kinds.push(HashKind { costs, hashes: stored.iter().map(StoredPassword::unmatched).collect() });
         }
         if let Some(warning) = stored.iter().find_map(StoredPassword::weak_password_warning) {
             self.warning = Some(warning);
@@ -42,14 +42,14 @@ impl Decoys {
     }
 
     /// The hashes to compute for an unknown user.
-    pub(super) fn decoy(&self, key: &[u8; 32], user: &str) -> Vec<StoredPassword> {
+    pub(super) fn hashes(&self, key: &[u8; 32], user: &str) -> Vec<StoredPassword> {
         let chosen = self.choose_kind(key, user, |_| true);
-        chosen.map_or_else(|| vec![self.fallback.clone()], |kind| kind.decoys.clone())
+        chosen.map_or_else(|| vec![self.fallback.clone()], |kind| kind.hashes.clone())
     }
 
     /// The SCRAM iterations to pretend for such a user; None if no user with iterations was seen.
     pub(super) fn iterations(&self, key: &[u8; 32], user: &str, of_clear_text: u32) -> Option<u32> {
-        let of = |kind: &HashKind| kind.decoys.iter().find_map(|decoy| decoy.scram_iterations(of_clear_text));
+        let of = |kind: &HashKind| kind.hashes.iter().find_map(|hash| hash.scram_iterations(of_clear_text));
         self.choose_kind(key, user, |kind| of(kind).is_some()).and_then(of)
     }
 
@@ -85,22 +85,22 @@ mod tests {
         StoredPassword::parse(&format!("$argon2id$v=19$m={memory},t=2,p=1${hash}")).unwrap()
     }
 
-    fn costs(decoys: &Decoys, user: &str) -> Vec<Cost> {
-        decoys.decoy(&KEY, user).iter().map(StoredPassword::cost).collect()
+    fn costs(hashes: &UnknownUserHashes, user: &str) -> Vec<Cost> {
+        hashes.hashes(&KEY, user).iter().map(StoredPassword::cost).collect()
     }
 
     /// Regression: the hash of the most recent user was computed once, so an unknown name stood out
     /// by its changing time.
     #[test]
     fn a_name_always_costs_the_same_and_names_differ_in_cost() {
-        let mut decoys = Decoys::new(plain());
+        let mut hashes = UnknownUserHashes::new(plain());
         let users = [vec![argon2(256)], vec![argon2(512)], vec![plain(), argon2(256)]];
-        users.iter().for_each(|stored| decoys.observe(stored));
+        users.iter().for_each(|stored| hashes.observe(stored));
         let names: Vec<String> = (0..100).map(|number| format!("nobody{number}")).collect();
-        let before: Vec<_> = names.iter().map(|name| costs(&decoys, name)).collect();
+        let before: Vec<_> = names.iter().map(|name| costs(&hashes, name)).collect();
         for stored in users.iter().rev() {
-            decoys.observe(stored);
-            assert_eq!(names.iter().map(|name| costs(&decoys, name)).collect::<Vec<_>>(), before);
+            hashes.observe(stored);
+            assert_eq!(names.iter().map(|name| costs(&hashes, name)).collect::<Vec<_>>(), before);
         }
         for stored in &users {
             let costs: Vec<Cost> = stored.iter().map(StoredPassword::cost).collect();
@@ -108,18 +108,18 @@ mod tests {
         }
         // Another kind affects only the names that get it.
         let further = vec![argon2(1024)];
-        decoys.observe(&further);
+        hashes.observe(&further);
         for (name, before) in names.iter().zip(before) {
-            let now = costs(&decoys, name);
+            let now = costs(&hashes, name);
             assert!(now == before || now == [further[0].cost()], "{name}");
         }
     }
 
     #[test]
     fn kinds_are_bounded_and_a_fallback_exists() {
-        let mut decoys = Decoys::new(plain());
-        assert_eq!(costs(&decoys, "nobody"), [plain().cost()]);
-        (0..100).for_each(|number| decoys.observe(&[argon2(64 + number)]));
-        assert_eq!(decoys.kinds.len(), KINDS_MAX);
+        let mut hashes = UnknownUserHashes::new(plain());
+        assert_eq!(costs(&hashes, "nobody"), [plain().cost()]);
+        (0..100).for_each(|number| hashes.observe(&[argon2(64 + number)]));
+        assert_eq!(hashes.kinds.len(), KINDS_MAX);
     }
 }
