@@ -15,6 +15,7 @@ _CONNECTIONS = 4  # of all nodes
 _MESSAGES = 40  # of each node
 _MESSAGES_OF_TURNS = 24  # take longer than a turn
 _REPLY_SECONDS = 0.3
+_SOON = 10  # seconds: what a node that died held is free after 30
 
 
 def _own_address():
@@ -97,6 +98,23 @@ class ClusterSlots(ClusterCase):
         killed = len(self.senders)
         self.send_all(second, 20)
         await_that(lambda: "second" in self.senders[killed:], "the other node delivers", second, 60)
+
+    def test_a_node_that_stops_gives_its_connections_back_at_once(self):
+        first, second = (self.node(name) for name in ("first", "second"))
+        host = self.host()
+        first.start()
+        second.start()
+        self.send_all(first)
+        await_that(lambda: host.open_most == _CONNECTIONS, "one node uses the whole limit", first, 30)
+        held = 'mailrace_cluster_slots_held{source="shared"}'
+        self.assertEqual(self.metrics(first)[held], _CONNECTIONS)
+        self.send_all(second)
+        refused = "mailrace_cluster_slots_refused_total"
+        await_that(lambda: self.metrics(second)[refused] > 0, "the other node gets none", second, 20)
+        self.assertIn(" refused", self.command(second, "cluster", "status"))
+        self.assertEqual(first.terminate(), 0)
+        await_that(lambda: self.metrics(second)[held] == _CONNECTIONS, "it gets all of them", second, _SOON)
+        self.assertEqual(host.open_most, _CONNECTIONS)
 
 
 if __name__ == "__main__":

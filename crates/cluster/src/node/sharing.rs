@@ -19,7 +19,8 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{self, FuturesUnordered};
 use futures_util::{FutureExt, Stream, StreamExt};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::sharing_callbacks::SharingCallbacks;
@@ -103,6 +104,22 @@ impl NodeSharing {
     }
 }
 
+/// The task that shares next hops, while it runs.
+pub(super) struct NextHopSharing {
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<()>,
+}
+
+impl NextHopSharing {
+    /// Gives all slots back, and ends when the other nodes know that.
+    pub(super) async fn stop(self) {
+        if self.stop.send(()).is_ok() {
+            // A panic has ended the process already.
+            drop(self.task.await);
+        }
+    }
+}
+
 impl ClusterNode {
     /// Begins to answer what [`NodeSharing`] was told, and to pass on what other nodes tell. Called once.
     pub fn share(&self, callbacks: SharingCallbacks) {
@@ -110,7 +127,10 @@ impl ClusterNode {
         let callbacks = Arc::new(callbacks);
         self.thread.handle().spawn(pass_news(self.shared.clone(), callbacks.clone()));
         self.thread.handle().spawn(usage::tell_others(self.shared.clone(), messages.usage.clone()));
-        self.thread.handle().spawn(NextHopTask::new(self.shared.clone(), callbacks).run(messages));
+        let (stop, stopped) = oneshot::channel();
+        let task = NextHopTask::new(self.shared.clone(), callbacks).run(messages, stopped);
+        let task = self.thread.handle().spawn(task);
+        *self.next_hop_sharing.lock() = Some(NextHopSharing { stop, task });
     }
 }
 
@@ -174,12 +194,13 @@ impl NextHopTask {
     }
 
     /// Runs until the node stops.
-    async fn run(mut self, mut messages: NodeMessages) {
+    async fn run(mut self, mut messages: NodeMessages, mut stopped: oneshot::Receiver<()>) {
         let mut stored = self.open().await;
         loop {
             let timeout = self.pending.values().map(|pending| pending.until).min();
             tokio::select! {
                 biased;
+                _ = &mut stopped => return self.slots.give_back().await,
                 entry = stored.next() => match entry {
                     Some(StoredEntry::Request(request)) => self.handle_stored(request),
                     Some(StoredEntry::Slots(key, revision, table)) => self.slots.handle_table(&key, revision, table),

@@ -137,6 +137,7 @@ impl StartingNode {
             local_mail: LocalMail::default(),
             counters: NodeCounters::default(),
             departures: Default::default(),
+            slots: Default::default(),
             name_keeper: Mutex::default(),
             node_messages: Mutex::new(Some(sharing.1)),
             stopping: Default::default(),
@@ -151,7 +152,7 @@ impl StartingNode {
         if !shared.parts.config.requires_copies {
             thread.handle().spawn(local_mail::run(shared.clone()));
         }
-        Ok(ClusterNode { thread, shared })
+        Ok(ClusterNode { thread, shared, next_hop_sharing: Mutex::default() })
     }
 }
 

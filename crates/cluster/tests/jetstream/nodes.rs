@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use cluster::codec::{BatchEncoder, CopiedEntry};
 use cluster::record::{RecordHeader, RecordKind};
 use cluster::{
-    AskError, ClusterConfig, ClusterNode, ClusterStep, LaneLostCallback, LaneRole, NodeError, NodeParts, StartingNode,
+    AskError, ClusterConfig, ClusterNode, ClusterStep, GivenBack, LaneLostCallback, LaneRole, NodeError, NodeParts,
+    StartingNode,
 };
 use mail::{BodyFlags, EventLog, LogLevel, MailEvent, QueueId, ServerLog};
 use spool::{
@@ -182,7 +183,7 @@ impl TestNode {
     /// Ends without giving anything away, as a kill does.
     pub(crate) fn end(self) {
         let TestNode { spool, node, .. } = self;
-        node.stop(false);
+        node.stop(GivenBack::default());
         drop(spool);
     }
 }
