@@ -16,6 +16,7 @@ mod adoption;
 mod body_check;
 mod claim;
 mod closing;
+mod connection_report;
 mod copies;
 mod fenced_mail;
 mod figures;

@@ -27,7 +27,7 @@ const SEGMENT_BYTES: u64 = 4 << 20;
 /// How long a lane that was taken over is finished before it is closed.
 const CLOSE_AFTER: Duration = Duration::from_secs(3);
 
-/// Shows what happens, if the test fails; and calls a test when something is logged.
+/// Shows what happens, if the test fails; and calls a test with each line, its text and then its fields.
 struct PrintedLog(Box<dyn Fn(&str) + Send + Sync>);
 
 impl EventLog for PrintedLog {
@@ -37,8 +37,9 @@ impl EventLog for PrintedLog {
 impl ServerLog for PrintedLog {
     fn event(&self, level: LogLevel, text: &str, fields: &[(&'static str, &dyn Display)]) {
         let fields: Vec<String> = fields.iter().map(|(name, value)| format!("{name}={value}")).collect();
-        eprintln!("{level:?} {text} {}", fields.join(" "));
-        (self.0)(text);
+        let line = format!("{text} {}", fields.join(" "));
+        eprintln!("{level:?} {line}");
+        (self.0)(&line);
     }
     fn lines_dropped(&self) -> u64 {
         0
@@ -61,7 +62,7 @@ impl TestNode {
         TestNode::start_with(config, folder, Box::new(|_| {}))
     }
 
-    /// Calls `on_log` with each text that is logged, before it goes on.
+    /// Calls `on_log` with each line that is logged, before it goes on.
     pub(crate) fn start_with(
         config: ClusterConfig,
         folder: &Path,
