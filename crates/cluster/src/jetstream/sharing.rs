@@ -103,8 +103,11 @@ impl Connection {
         }
     }
 
-    /// Tells the other nodes. Nobody may hear it.
+    /// Tells the other nodes. Nobody may hear it: without a server it is lost, since it would be old later.
     pub(crate) async fn announce(&self, news: NodeNews) {
+        if !self.is_connected() {
+            return;
+        }
         let announcement = Announcement { node: self.config().node.to_string(), news };
         if let Ok(payload) = serde_json::to_vec(&announcement) {
             // Others find out themselves.

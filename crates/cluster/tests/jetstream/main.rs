@@ -8,4 +8,5 @@ mod lane_tasks;
 mod local_mail;
 mod nodes;
 mod servers;
+mod sharing;
 mod streams;

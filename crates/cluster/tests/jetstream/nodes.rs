@@ -10,7 +10,7 @@ use cluster::codec::{BatchEncoder, CopiedEntry};
 use cluster::record::{RecordHeader, RecordKind};
 use cluster::{
     AskError, ClusterConfig, ClusterNode, ClusterStep, GivenBack, LaneLostCallback, LaneRole, NodeError, NodeParts,
-    StartingNode,
+    NodeSharing, StartingNode,
 };
 use mail::{BodyFlags, EventLog, LogLevel, MailEvent, QueueId, ServerLog};
 use spool::{
@@ -51,6 +51,7 @@ pub(crate) struct TestNode {
     pub(crate) spool: Arc<Spool>,
     pub(crate) node: ClusterNode,
     pub(crate) step: Arc<ClusterStep>,
+    pub(crate) sharing: NodeSharing,
     /// What was on its own disk.
     pub(crate) recovered: Vec<QueueId>,
     admitted: Receiver<Vec<LiveMessage>>,
@@ -106,10 +107,10 @@ impl TestNode {
         let spool = Arc::new(spool);
         let (admit, admitted) = channel();
         let admit = Mutex::new(admit);
-        let step = starting.step();
+        let (step, sharing) = (starting.step(), starting.sharing());
         between();
         let node = starting.start(&spool, Box::new(move |live| drop(admit.lock().unwrap().send(live)))).unwrap();
-        TestNode { spool, node, step, recovered, admitted, lost }
+        TestNode { spool, node, step, sharing, recovered, admitted, lost }
     }
 
     /// Accepts a message of this size.
