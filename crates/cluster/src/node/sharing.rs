@@ -177,7 +177,7 @@ enum RequestLog {
 }
 
 enum LogEvent {
-    Opened(RatesBucket),
+    Opened(Box<RatesBucket>),
     Stored(StoredEntry),
     /// It cannot be read on.
     Ended,
@@ -190,7 +190,7 @@ impl RequestLog {
             RequestLog::Opening(opening) => {
                 let (bucket, entries) = opening.await;
                 *self = RequestLog::Open(entries);
-                LogEvent::Opened(bucket)
+                LogEvent::Opened(Box::new(bucket))
             }
             RequestLog::Open(entries) => entries.next().await.map_or(LogEvent::Ended, LogEvent::Stored),
         }
@@ -259,7 +259,7 @@ impl NextHopTask {
                 biased;
                 _ = &mut stopped => return self.slots.give_back().await,
                 event = log.next() => match event {
-                    LogEvent::Opened(bucket) => self.handle_opened(bucket),
+                    LogEvent::Opened(bucket) => self.handle_opened(*bucket),
                     LogEvent::Stored(StoredEntry::Request(request)) => self.handle_stored(request),
                     LogEvent::Stored(StoredEntry::Slots(key, revision, table)) => {
                         self.slots.handle_table(&key, revision, table);
@@ -286,7 +286,7 @@ impl NextHopTask {
         // Nobody waits for servers that are not there.
         let patience = if self.shared.connection.is_connected() { GRANT_TIME_MAX } else { Duration::ZERO };
         if let Ok(LogEvent::Opened(bucket)) = timeout(patience, log.next()).await {
-            self.handle_opened(bucket);
+            self.handle_opened(*bucket);
         }
         log
     }
