@@ -3,6 +3,7 @@
 The mail goes to a host that is closed while it is accepted, so that it waits in the queue of a node.
 """
 
+import json
 import os
 import subprocess
 import unittest
@@ -78,6 +79,11 @@ class ClusterCase(OutboundCase):
     def queued(self, server):
         """The recipients that are queued on this node."""
         return int(self.command(server, "queue", "list", "--count", "--node", server.folder.parent.name))
+
+    def metrics(self, server):
+        """The metrics of this node: their values by name and labels."""
+        words = ("status", "--json", "--node", server.folder.parent.name)
+        return json.loads(self.command(server, *words))["metrics"]
 
     def command(self, server, *words):
         argv = [str(server.binary), "--config", str(server.config), *words]

@@ -31,10 +31,6 @@ class ClusterOperators(ClusterCase):
     def rows(self, server, *words):
         return [json.loads(line) for line in self.command(server, *words, "--json").splitlines()]
 
-    def metrics(self, server):
-        """The metrics of this node."""
-        return self.rows(server, "status", "--node", server.folder.parent.name)[0]["metrics"]
-
     def oldest_rows_sent(self, server, node, limit, conditions):
         """The rows that a node sends to the server for a list of its oldest recipients."""
         request = {"node": node, "request": {"list-oldest": {"limit": limit, "filter": conditions}}}

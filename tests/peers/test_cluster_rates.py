@@ -3,7 +3,6 @@ of them, and who guesses passwords no more tries.
 """
 
 import base64
-import json
 import threading
 import time
 import unittest
@@ -57,12 +56,8 @@ class ClusterRates(ClusterCase):
         for server in nodes:
             name = server.folder.parent.name
             self.assertGreater(sum(name in sender for sender in half), _MESSAGES // 4, half)
-            shared = self.departures(server)
+            shared = self.metrics(server)
             self.assertGreater(shared['mailrace_cluster_departures_total{source="shared"}'], _MESSAGES // 2)
-
-    def departures(self, server):
-        words = ("status", "--json", "--node", server.folder.parent.name)
-        return json.loads(self.command(server, *words))["metrics"]
 
 
 class ClusterLimits(ClusterCase):
@@ -100,7 +95,7 @@ class ClusterLimits(ClusterCase):
             self.assertEqual(self.guess(nodes[0], f"guess {number}"), 535)
         # Each further one has to wait longer.
         await_that(lambda: self.guess(nodes[1], "another guess") == 454, "the other node knows", nodes[1], 20)
-        counts = json.loads(self.command(nodes[1], "status", "--json", "--node", "second"))["metrics"]
+        counts = self.metrics(nodes[1])
         self.assertLessEqual(counts['mailrace_auth_logins_total{result="refused"}'], 2)
 
 

@@ -1,4 +1,6 @@
-"""Nodes of a cluster share the connections to a next hop: a host that counts never has more of them than the limit."""
+"""Nodes of a cluster share the connections to a next hop: a host that counts never has more of them than the limit.
+Without NATS servers each node has its part of them, and of a shared rate.
+"""
 
 import socket
 import threading
@@ -15,6 +17,8 @@ _CONNECTIONS = 4  # of all nodes
 _MESSAGES = 40  # of each node
 _MESSAGES_OF_TURNS = 24  # take longer than a turn
 _REPLY_SECONDS = 0.3
+_RATE = 10  # attempts in a second, of all nodes
+_SOON = 10  # seconds: what a node that died held is free after 30
 
 
 def _own_address():
@@ -43,17 +47,18 @@ class ClusterSlots(ClusterCase):
             self.senders.append(argument.split("@")[0].split("<")[-1])
         time.sleep(_REPLY_SECONDS)
 
-    def node(self, name, connections=_CONNECTIONS, **settings):
+    def node(self, name, connections=_CONNECTIONS, cluster="", extra="", **settings):
+        """A node; `cluster` has more lines of its section."""
         smtp = f'\nconnections = {connections}\nidle = "1s"'
         way = route("shared.test", f"[{_ADDRESS}]:{self.next_hop}")
-        return super().node(name, smtp=smtp, extra=way, **settings)
+        return super().node(name, smtp=smtp, extra=cluster + way + extra, **settings)
 
-    def send_all(self, server, count=_MESSAGES):
+    def send_all(self, server, count=_MESSAGES, domain="shared.test"):
         with Client(server.port) as client:
             client.greet()
             for number in range(count):
                 sender = f"{server.folder.parent.name}@bench.test"
-                reply = client.deliver(text_message(str(number)), f"{number}@shared.test", sender=sender)
+                reply = client.deliver(text_message(str(number)), f"{number}@{domain}", sender=sender)
                 self.assertEqual(reply.code, 250, reply)
 
     def host(self):
@@ -97,6 +102,60 @@ class ClusterSlots(ClusterCase):
         killed = len(self.senders)
         self.send_all(second, 20)
         await_that(lambda: "second" in self.senders[killed:], "the other node delivers", second, 60)
+
+    def test_a_node_that_stops_gives_its_connections_back_at_once(self):
+        first, second = (self.node(name) for name in ("first", "second"))
+        host = self.host()
+        first.start()
+        second.start()
+        self.send_all(first)
+        await_that(lambda: host.open_most == _CONNECTIONS, "one node uses the whole limit", first, 30)
+        held = 'mailrace_cluster_slots_held{source="shared"}'
+        self.assertEqual(self.metrics(first)[held], _CONNECTIONS)
+        self.send_all(second)
+        refused = "mailrace_cluster_slots_refused_total"
+        await_that(lambda: self.metrics(second)[refused] > 0, "the other node gets none", second, 20)
+        self.assertIn(" refused", self.command(second, "cluster", "status"))
+        self.assertEqual(first.terminate(), 0)
+        await_that(lambda: self.metrics(second)[held] == _CONNECTIONS, "it gets all of them", second, _SOON)
+        self.assertEqual(host.open_most, _CONNECTIONS)
+
+    def most_in(self, seconds, times):
+        """The most of these times in such a span."""
+        return max(sum(start <= when < start + seconds for when in times) for start in times)
+
+    def test_a_node_has_its_part_while_no_server_answers_and_the_whole_again_when_they_return(self):
+        rate = f'\n[[next_hop]]\nhost = "127.0.0.1"\nrate = "{_RATE}/s"\n'
+        nodes = [self.node(name, cluster="require = false\n", extra=rate) for name in ("first", "second")]
+        host, arrivals = self.host(), []
+        self.ending(Host(port=self.next_hop, script={"MAIL": lambda *_: arrivals.append(time.monotonic())}))
+        for server in nodes:
+            server.start()
+        server = nodes[1]
+        await_that(lambda: self.metrics(server)["mailrace_cluster_nodes"] == 2, "both are known", server, 20)
+        for number in range(len(self.nats.ports)):
+            self.nats.kill_one(number)
+        await_that(lambda: "without a second copy" in server.log.read_text(), "a local lane", server, 20)
+        self.send_all(server, 150)
+        self.send_all(server, 60, "far.test")
+        await_that(lambda: len(arrivals) >= 3 * _RATE // 2, "mail at half of the rate", server, 20)
+        self.assertLessEqual(self.most_in(2, arrivals), _RATE + 2)
+        await_that(lambda: host.open_most == _CONNECTIONS // 2, "half of the connections", server, 10)
+        self.assertEqual(self.slots(server), (0, _CONNECTIONS // 2))
+        self.assertGreater(self.metrics(server)['mailrace_cluster_departures_total{source="own part"}'], _RATE)
+        for number in range(len(self.nats.ports)):
+            self.nats.start_one(number)
+        await_that(lambda: self.slots(server) == (_CONNECTIONS, 0), "all connections", server, 30)
+        self.assertEqual(self.slots(nodes[0]), (0, 0))
+        await_that(lambda: host.open_most == _CONNECTIONS, "all of them are used", server, 10)
+        await_that(lambda: self.most_in(2, arrivals) > 3 * _RATE // 2, "the whole rate", server, 10)
+        self.assertLessEqual(self.most_in(2, arrivals), 3 * _RATE)
+        self.assertEqual(host.open_most, _CONNECTIONS)
+
+    def slots(self, server):
+        """The shared slots of a node, and those of its own part."""
+        metrics = self.metrics(server)
+        return tuple(metrics[f'mailrace_cluster_slots_held{{source="{source}"}}'] for source in ("shared", "own part"))
 
 
 if __name__ == "__main__":

@@ -35,9 +35,9 @@ pub use jetstream::{
 pub use lane_task::{ClaimedLane, LaneEnd, LaneHandle, LaneStatus, LaneTask, ReadMessage};
 pub use names::{ClusterName, InvalidName, NodeName};
 pub use node::{
-    AdmitMessages, AdoptError, AnswerRequest, ClusterNode, CountFailedLogin, ForgetError, GrantDepartures, GrantSlots,
-    LaneLostCallback, LaneReport, LaneRole, LimitUse, NodeAnswers, NodeError, NodeFigures, NodeParts, NodeSharing,
-    SharingCallbacks, StartingNode,
+    AdmitMessages, AdoptError, AnswerRequest, ClusterNode, CountFailedLogin, ForgetError, GivenBack, GrantDepartures,
+    GrantSlots, LaneLostCallback, LaneReport, LaneRole, LimitUse, NodeAnswers, NodeError, NodeFigures, NodeParts,
+    NodeSharing, SharingCallbacks, StartingNode,
 };
 pub use step::ClusterStep;
 pub use thread::ClusterThread;

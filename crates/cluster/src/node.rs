@@ -16,6 +16,7 @@ mod adoption;
 mod body_check;
 mod claim;
 mod closing;
+mod connection_report;
 mod copies;
 mod fenced_mail;
 mod figures;
@@ -39,6 +40,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use futures_util::future::{join, join_all};
 use mail::{LogLevel, ServerLog};
 use parking_lot::Mutex;
 use spool::{LaneId, LiveMessage, Spool};
@@ -58,8 +60,9 @@ pub use forgetting::ForgetError;
 use local_mail::LocalMail;
 pub use requests::{AnswerRequest, NodeAnswers};
 pub use sharing::NodeSharing;
-use sharing::{DepartureCounters, NodeMessages};
+use sharing::{DepartureCounters, NextHopSharing, NodeMessages};
 pub use sharing_callbacks::{CountFailedLogin, GrantDepartures, GrantSlots, SharingCallbacks};
+use slots::SlotCounters;
 pub use start::StartingNode;
 pub use usage::LimitUse;
 
@@ -146,6 +149,16 @@ pub enum NodeError {
 pub struct ClusterNode {
     thread: ClusterThread,
     shared: Arc<NodeShared>,
+    next_hop_sharing: Mutex<Option<NextHopSharing>>,
+}
+
+/// What a node gives back when it stops.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GivenBack {
+    /// Its lanes: others need not wait until the lease is over.
+    pub lanes: bool,
+    /// Its slots of shared next hops. Only if no connection to them is open any more.
+    pub slots: bool,
 }
 
 /// What the tasks of a node share.
@@ -169,6 +182,7 @@ struct NodeShared {
     configuration: Mutex<String>,
     counters: NodeCounters,
     departures: DepartureCounters,
+    slots: SlotCounters,
     /// Answers other processes with the name of this node, once it has joined.
     name_keeper: Mutex<Option<start::NameKeeper>>,
     /// What was said before somebody listens.
@@ -248,19 +262,22 @@ impl ClusterNode {
         *self.shared.configuration.lock() = digest;
     }
 
-    /// Stops, after the spool was closed. With `release`, the lanes are handed over: others need not
-    /// wait until the lease is over.
-    pub fn stop(self, release: bool) {
-        let ClusterNode { thread, shared } = self;
+    /// Stops, after the spool was closed.
+    pub fn stop(self, given_back: GivenBack) {
+        let ClusterNode { thread, shared, next_hop_sharing } = self;
         shared.stopping.store(true, Relaxed);
         drop(shared.name_keeper.lock().take());
         thread.handle().block_on(async {
-            if release {
-                let lanes = shared.step.lanes();
-                let released = futures_util::future::join_all(lanes.iter().map(LaneHandle::release));
-                // Those that are not released in time are adopted when their lease is over.
-                drop(timeout(RELEASE_TIME_MAX, released).await);
-            }
+            let lanes = if given_back.lanes { shared.step.lanes() } else { Vec::new() };
+            let slots = next_hop_sharing.into_inner().filter(|_| given_back.slots);
+            let released = join_all(lanes.iter().map(LaneHandle::release));
+            let slots_free = async {
+                if let Some(sharing) = slots {
+                    sharing.stop().await;
+                }
+            };
+            // What is not given back in time is free when the lease is over.
+            drop(timeout(RELEASE_TIME_MAX, join(released, slots_free)).await);
             drop(timeout(RELEASE_TIME_MAX, shared.leave()).await);
         });
     }

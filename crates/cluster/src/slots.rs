@@ -11,6 +11,7 @@
 //! | holds more than that | that it holds fewer | before: first no attempt leaves above its share |
 //! | waits and has none, since there are fewer slots than nodes | that it waits | when another one's [`TURN_TIME`] is over |
 //! | wrote nothing for [`USE_TIME`] that was stored | - | it uses its own part: the limit by the number of nodes |
+//! | stops | that it holds none | its attempts are over before |
 //! | changed nothing for [`LEASE`] | others remove it | - |
 //!
 //! Clusters of older servers compare revisions before they store, and may store two changes of the same
@@ -174,6 +175,9 @@ pub struct HopSlots {
     settles_at: Duration,
     /// The ticket by which slots are held, and since when.
     turn: Option<(u64, Duration)>,
+    /// How many it has asked for and not got, by the table; and all that were refused so far.
+    missing: u32,
+    refused: u64,
 }
 
 /// What is to be written, and the fair share.
@@ -202,12 +206,21 @@ impl HopSlots {
             settled: 0,
             settles_at: Duration::ZERO,
             turn: None,
+            missing: 0,
+            refused: 0,
         }
     }
 
     /// The queues use other slots now.
     pub fn handle_use(&mut self, usage: SlotUse) {
         self.usage = usage;
+    }
+
+    /// The node stops: no attempt uses a slot any more. What it holds is given back with the next change, which
+    /// does not wait for the time between two.
+    pub fn handle_stop(&mut self) {
+        self.usage = SlotUse { limit: self.usage.limit, ..SlotUse::default() };
+        self.not_before = Duration::ZERO;
     }
 
     /// The table was read. What is older than what is known changes nothing.
@@ -284,11 +297,21 @@ impl HopSlots {
             let held = self.unresolved.map_or(u32::MAX, |(_, held)| held).min(self.settled);
             return unasked + held.min(self.plan(now, view).share);
         }
-        let patience = if view.is_connected { ANSWER_TIME_MAX } else { CUT_OFF_TIME_MAX };
-        match self.unanswered_since {
-            Some(since) if now >= since + patience => self.usage.limit.div_euclid(view.nodes.max(1)).max(1),
-            Some(_) | None => unasked,
+        match self.uses_own_part(now, view) {
+            true => self.usage.limit.div_euclid(view.nodes.max(1)).max(1),
+            false => unasked,
         }
+    }
+
+    /// Whether the servers have not answered for so long that the node uses its own part.
+    pub fn uses_own_part(&self, now: Duration, view: ClusterView) -> bool {
+        let patience = if view.is_connected { ANSWER_TIME_MAX } else { CUT_OFF_TIME_MAX };
+        self.unanswered_since.is_some_and(|since| now >= since + patience) && !self.is_answered(now)
+    }
+
+    /// The slots that the node has asked for and others held, each counted once for as long as it is missing.
+    pub fn refused(&self) -> u64 {
+        self.refused
     }
 
     /// Whether nothing is used, held or wanted.
@@ -328,6 +351,9 @@ impl HopSlots {
             self.settles_at = now + SETTLE_TIME;
         }
         self.settled = self.settled.min(own.held);
+        let missing = own.wanted.saturating_sub(own.held);
+        self.refused = self.refused.saturating_add(missing.saturating_sub(self.missing).into());
+        self.missing = missing;
         if own.beat == self.beat && self.table.nodes.contains_key(&self.node) {
             (self.stored_at, self.unanswered_since) = (Some(self.sent_at), None);
         }
@@ -454,6 +480,34 @@ mod tests {
     }
 
     #[test]
+    fn a_slot_is_refused_once_for_as_long_as_it_is_missing() {
+        let (mut first, mut second) = contended();
+        assert_eq!((first.refused(), second.refused()), (0, 4));
+        first.handle_use(wants(4, 2, 2));
+        let write = first.poll_write(NOW + SECOND, ALONE).unwrap();
+        second.handle_table(NOW + SECOND, 3, write.table);
+        let write = second.poll_write(NOW + SECOND, ALONE).unwrap();
+        second.handle_written(NOW + SECOND, WriteOutcome::Stored(4));
+        assert_eq!((write.table.held(), second.refused()), (4, 4), "two are still missing");
+        let mut table = write.table;
+        table.nodes.get_mut("b").unwrap().held = 1;
+        second.handle_table(NOW + SECOND, 5, table);
+        assert_eq!(second.refused(), 5, "one more");
+    }
+
+    #[test]
+    fn a_node_that_stops_gives_all_slots_back_at_once() {
+        let (mut first, mut second) = contended();
+        first.handle_stop();
+        let write = first.poll_write(NOW, ALONE).unwrap();
+        first.handle_written(NOW, WriteOutcome::Stored(3));
+        assert_eq!((first.granted(NOW, ALONE), first.is_idle()), (0, true));
+        second.handle_table(NOW, 3, write.table);
+        let write = second.poll_write(NOW + WRITE_INTERVAL, ALONE).unwrap();
+        assert_eq!((write.table.held(), write.table.nodes.len()), (4, 1));
+    }
+
+    #[test]
     fn slots_of_a_node_that_is_gone_are_free_after_its_own_use_of_them_ends() {
         let (first, mut second) = contended();
         assert_eq!(first.granted(NOW + USE_TIME, ALONE), 0);
@@ -476,6 +530,7 @@ mod tests {
         assert_eq!(slots.granted(NOW + SECOND * 10, view), 13);
         let view = ClusterView { is_connected: false, ..view };
         assert_eq!((slots.granted(NOW, view), slots.granted(NOW + SECOND, view)), (3, 13));
+        assert_eq!((slots.uses_own_part(NOW, view), slots.uses_own_part(NOW + SECOND, view)), (false, true));
         let few = SlotUse { limit: 2, wanted: 2, held: 0, granted: 0 };
         slots.handle_use(few);
         assert_eq!(slots.granted(NOW + SECOND, view), 1, "at least one");

@@ -50,8 +50,21 @@ impl ClusterStep {
         refused.into_iter().for_each(|answer| answer.send(Err(not_owned(lane))));
     }
 
+    /// Ends the mail of a lane if nothing of it is live, in its stream or on the disk: `has_mail` looks there. What
+    /// comes meanwhile is refused, and what was passed to the task before counts. None: the lane takes mail as before.
+    pub async fn close_if_finished(&self, lane: LaneId, has_mail: impl Future<Output = bool>) -> Option<LaneHandle> {
+        let handle = self.lane(lane)?;
+        self.refuse_mail(lane);
+        // First the stream: what passes to it is on the disk before it is acknowledged.
+        if handle.confirm_finished().await && !has_mail.await {
+            return Some(handle);
+        }
+        self.insert(lane, handle);
+        None
+    }
+
     /// From now on, a lane that has a task takes no new mail. What was passed to its task before may have some.
-    pub fn refuse_mail(&self, lane: LaneId) {
+    fn refuse_mail(&self, lane: LaneId) {
         let mut lanes = self.lanes.write();
         if let Some(handle) = lanes.get(&lane).and_then(StepLane::handle).cloned() {
             lanes.insert(lane, StepLane::Closing(handle));

@@ -11,6 +11,7 @@ mod access;
 mod auth;
 mod bounce;
 mod certificate_check;
+mod cluster_credentials;
 mod error;
 mod greylist;
 mod hint;
@@ -42,6 +43,7 @@ pub use access::{AccessRule, DnsblScoreSettings, DnsblZone, EnvelopePattern, Not
 pub use auth::{AuthBackend, AuthSettings, Mechanism};
 pub use bounce::BounceConfig;
 pub use certificate_check::check_certificates;
+pub use cluster_credentials::check_cluster_credentials;
 pub use error::{ConfigError, ConfigErrors};
 pub use filter::content::Pattern;
 pub use greylist::GreylistConfig;
@@ -177,11 +179,12 @@ pub struct Config {
     pub api: ApiSettings,
 }
 
-/// Reads the signing keys and the secrets of SRS. Returns errors for files that cannot be used,
+/// Reads the signing keys, the secrets of SRS and the credentials of the cluster. Returns errors for files that cannot be used,
 /// otherwise warnings about those that others can read. Each warning starts with its place in the text.
 pub fn check_secret_files(loaded: &LoadedConfig) -> Result<Vec<String>, ConfigErrors> {
     let mut doubts = check_signing_keys(loaded)?;
     doubts.extend(check_srs_secrets(loaded)?);
+    doubts.extend(check_cluster_credentials(loaded)?);
     Ok(doubts)
 }
 

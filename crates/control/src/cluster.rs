@@ -97,6 +97,10 @@ pub struct ClusterFigures {
     pub takeovers: u64,
     /// Departures to next hops with a rate, by where they were granted.
     pub departures: [(&'static str, u64); 2],
+    /// Connections to next hops whose limit all nodes share that this one may have now, by who has granted them.
+    pub slots_held: [(&'static str, u64); 2],
+    /// Those that it has asked for and other nodes held.
+    pub slots_refused: u64,
 }
 
 /// A lane of the cluster.

@@ -4,6 +4,7 @@ use mail::Timestamp;
 use serde_json::Value;
 
 use super::columns::{Align, ColumnTable};
+use super::metrics::{MetricFamily, MetricSample, MetricValue};
 
 /// `mailrace cluster status`.
 pub fn lane_table(rows: &[Value]) -> Vec<String> {
@@ -25,6 +26,28 @@ pub fn lane_table(rows: &[Value]) -> Vec<String> {
         table.row(keys.iter().map(|key| cell(&row[*key])).chain([lease]).collect());
     }
     table.lines().collect()
+}
+
+/// What `mailrace cluster status` says of the next hops that nodes share, from the metrics of the node.
+pub fn sharing_lines(metrics: &[MetricFamily]) -> Vec<String> {
+    let counts = |name: &str| -> Vec<u64> {
+        let samples = metrics.iter().filter(|family| family.name == name).flat_map(|family| &family.samples);
+        let count = |sample: &MetricSample| match sample.value {
+            MetricValue::Whole(count) => count,
+            MetricValue::Fraction(_) => 0,
+        };
+        samples.map(count).collect()
+    };
+    // The first sample is what is shared, the second one is the own part.
+    let count = |name, place: usize| counts(name).get(place).copied().unwrap_or_default();
+    let by_source = |name| (count(name, 0), count(name, 1));
+    let (departures, own_departures) = by_source("mailrace_cluster_departures_total");
+    let (connections, own_connections) = by_source("mailrace_cluster_slots_held");
+    let refused = count("mailrace_cluster_slots_refused_total", 0);
+    vec![
+        format!("shared rates: {departures} departures, and {own_departures} of the own part"),
+        format!("shared connections: {connections} held, {own_connections} of the own part, {refused} refused"),
+    ]
 }
 
 /// `mailrace cluster nodes`. A line below the table says whether configurations differ.
@@ -58,6 +81,7 @@ fn cell(value: &Value) -> String {
 mod tests {
     use serde_json::json;
 
+    use super::super::metrics::MetricKind;
     use super::*;
 
     #[test]
@@ -80,5 +104,28 @@ mod tests {
         let lines = node_table(&[node("a", "1f"), node("b", "2f")]);
         assert!(lines[1].starts_with("a*") && lines[2].starts_with("b "), "{lines:?}");
         assert_eq!(lines[3], "The configurations differ.");
+    }
+
+    #[test]
+    fn what_nodes_share_is_two_lines() {
+        let counts = |name: &str, samples: &[(Option<&str>, u64)]| {
+            let sample = |(source, count): &(Option<&str>, u64)| MetricSample {
+                name: name.to_owned(),
+                labels: source.iter().map(|source| ("source".to_owned(), (*source).to_owned())).collect(),
+                value: MetricValue::Whole(*count),
+            };
+            let samples = samples.iter().map(sample).collect();
+            MetricFamily { name: name.to_owned(), help: String::new(), kind: MetricKind::Gauge, samples }
+        };
+        let metrics = [
+            counts("mailrace_cluster_departures_total", &[(Some("shared"), 40), (Some("own part"), 5)]),
+            counts("mailrace_cluster_slots_held", &[(Some("shared"), 7), (Some("own part"), 1)]),
+            counts("mailrace_cluster_slots_refused_total", &[(None, 3)]),
+        ];
+        let expected = [
+            "shared rates: 40 departures, and 5 of the own part",
+            "shared connections: 7 held, 1 of the own part, 3 refused",
+        ];
+        assert_eq!(sharing_lines(&metrics), expected);
     }
 }

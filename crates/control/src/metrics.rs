@@ -486,6 +486,8 @@ mod tests {
             publishes_failed: 2,
             takeovers: 2,
             departures: [("shared", 40), ("own part", 5)],
+            slots_held: [("shared", 7), ("own part", 1)],
+            slots_refused: 3,
         }
     }
 

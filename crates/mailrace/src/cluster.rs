@@ -13,7 +13,9 @@ use std::time::Duration;
 use anyhow::Context;
 use cluster::departures::Departures;
 use cluster::slots::SlotUse;
-use cluster::{ClusterNode, ClusterStep, LaneRole, NodeName, NodeParts, NodeSharing, SharingCallbacks, StartingNode};
+use cluster::{
+    ClusterNode, ClusterStep, GivenBack, LaneRole, NodeName, NodeParts, NodeSharing, SharingCallbacks, StartingNode,
+};
 use config::Config;
 use control::{ClusterFigures, ClusterOperator, CurrentHandler, LaneReport, NodeReplies, NodeReport, NodeSilence};
 use credentials::FailedLogins;
@@ -210,10 +212,11 @@ impl RunningCluster {
         }
     }
 
-    /// Leaves the cluster, after the spool was closed.
-    pub fn stop(&self) {
+    /// Leaves the cluster, after the spool was closed. Others may connect to the next hops of this server at once
+    /// if its own connections `are_closed`.
+    pub fn stop(&self, are_closed: bool) {
         if let Some(node) = self.node.write().take() {
-            node.stop(self.hands_over.load(Relaxed));
+            node.stop(GivenBack { lanes: self.hands_over.load(Relaxed), slots: are_closed });
         }
     }
 }

@@ -266,7 +266,8 @@ fn stop(running: RunningServer, runtime: &Runtime, log: &Log) -> u64 {
     workers.abort();
     drop_scanner.into_iter().for_each(DropFolderScanner::stop);
     reports.into_iter().for_each(RunningReports::stop);
-    if !flow.stop() {
+    let are_deliveries_over = flow.stop();
+    if !are_deliveries_over {
         log.event(LogLevel::Warning, "cut off deliveries that took too long to finish", &[]);
     }
     control_server.stop();
@@ -274,7 +275,7 @@ fn stop(running: RunningServer, runtime: &Runtime, log: &Log) -> u64 {
     let left = spool.stats().messages_live;
     close(spool, log);
     // Others may have its lanes from now on.
-    cluster.iter().for_each(|cluster| cluster.stop());
+    cluster.iter().for_each(|cluster| cluster.stop(are_deliveries_over));
     left
 }
 

@@ -170,6 +170,15 @@ impl<R: Clone> Queues<R> {
         obstacles
     }
 
+    /// What holds a next hop now, for mail of this queue, whether or not it has any: strongest first.
+    pub fn next_hop_block_reasons(&self, now: Timestamp, next_hop: NextHopId, queue: QueueNumber) -> Vec<BlockReason> {
+        let mut obstacles = Vec::new();
+        if let Some(hop) = self.hops.known(next_hop.0) {
+            self.explain_hop(now, hop, self.serving_queue(next_hop.0, queue), &mut obstacles);
+        }
+        obstacles
+    }
+
     /// All recipients with their progress. Due times come from the heap.
     pub(crate) fn all_recipients(&self) -> impl Iterator<Item = (u32, RecipientProgress)> + '_ {
         let others = self.recipients.entries().filter_map(|(index, recipient)| match recipient.stage {
@@ -231,7 +240,7 @@ impl<R: Clone> Queues<R> {
         let (attempts, most) = (hop.slots, hop.concurrency().min(self.per_next_hop_cap(queue)));
         if attempts >= most {
             obstacles.push(BlockReason::NextHopFull { attempts, max: most });
-        } else if let Some(granted) = hop.granted_slots().filter(|granted| attempts >= *granted) {
+        } else if let Some(granted) = hop.used_up_slots() {
             let max = hop.limits.concurrency.max.max(1);
             obstacles.push(BlockReason::SlotsElsewhere { attempts, granted, max });
         }

@@ -220,6 +220,12 @@ impl NextHopState {
         shared.map(SharedSlots::granted)
     }
 
+    /// How many attempts others allow at a time, if that holds up mail: all of these are made.
+    pub(crate) fn used_up_slots(&self) -> Option<usize> {
+        let is_wanted = self.shared_slots.as_ref().is_some_and(SharedSlots::is_wanted);
+        self.granted_slots().filter(|granted| is_wanted && self.slots >= *granted)
+    }
+
     /// What to report of its slots, and when to look again. `is_waiting`: an attempt waits for nothing but
     /// a slot.
     pub(crate) fn poll_slots(&mut self, now: Timestamp, is_waiting: bool) -> (Option<SlotUsage>, Option<Timestamp>) {

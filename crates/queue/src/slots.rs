@@ -92,6 +92,11 @@ impl SharedSlots {
         self.granted = slots;
     }
 
+    /// Whether this server has asked for any. An idle next hop has none, and nobody has refused them.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.reported.wanted > 0
+    }
+
     /// Whether those who share it count slots of this server.
     pub(crate) fn is_reported(&self) -> bool {
         !self.reported.is_none()

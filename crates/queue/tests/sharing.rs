@@ -2,7 +2,7 @@
 
 mod harness;
 
-use harness::{LAME, NOW, harness, seconds};
+use harness::{LAME, NOW, STANDARD, harness, seconds};
 use mail::Rate;
 use queue::{GrantedDepartures, SharedConcurrency, SlotUsage};
 
@@ -115,6 +115,8 @@ fn slots_of_connections_that_are_closed_are_given_back() {
     let (at, usage) = last.unwrap();
     assert_eq!((usage.wanted, usage.held), (0, 0));
     assert!((seconds(5)..=seconds(12)).contains(&at.since(NOW)), "{at:?}");
+    let hop = harness.hop("a.example").number;
+    assert_eq!(harness.queues.next_hop_block_reasons(harness.now, hop, STANDARD), [], "nobody wants any");
 }
 
 #[test]

@@ -5,19 +5,20 @@
 //! of waiting: what they would have said is old when it is back. Only servers that the configuration
 //! names are used, never those that other servers announce.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_nats::jetstream::context::{ContextBuilder, RequestError, RequestErrorKind};
 use async_nats::jetstream::response::Response;
 use async_nats::jetstream::{self, ErrorCode};
 use async_nats::{Client, ConnectErrorKind, ConnectOptions, Event, Subscriber, connection::State};
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use crate::config::ClusterConfig;
-use crate::credentials::{CredentialsError, add_credentials};
+use crate::credentials::{CredentialsError, connect_options, has_expired};
 
 /// The first version whose servers check `Nats-Expected-Last-Sequence` for pipelined publishes as
 /// this crate needs it. Older ones were not tried.
@@ -31,6 +32,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The time between pings. The third one without an answer ends the connection.
 const PING_INTERVAL: Duration = Duration::from_secs(1);
+
+/// What the error contains if a server refuses this node, or if the answer to it cannot be made.
+const REFUSALS: [&str; 2] = ["authorization violation", "failed signing nonce"];
 
 /// The longest time between attempts to reconnect.
 const RECONNECT_DELAY_MAX: Duration = Duration::from_secs(1);
@@ -47,6 +51,26 @@ struct ConnectionShared {
     config: ClusterConfig,
     /// Counts disconnections.
     disconnections: watch::Receiver<u64>,
+    /// Why the last attempt to connect has failed, or the connection broke.
+    last_error: Arc<Mutex<Option<String>>>,
+}
+
+/// Notes what becomes of a connection.
+struct ConnectionEvents {
+    disconnections: watch::Sender<u64>,
+    last_error: Arc<Mutex<Option<String>>>,
+}
+
+impl ConnectionEvents {
+    fn handle(&self, event: Event) {
+        match event {
+            Event::Disconnected => self.disconnections.send_modify(|count| *count += 1),
+            Event::Connected => *self.last_error.lock() = None,
+            Event::ServerError(error) => *self.last_error.lock() = Some(error.to_string()),
+            Event::ClientError(error) => *self.last_error.lock() = Some(error.to_string()),
+            _ => {}
+        }
+    }
 }
 
 /// Why a connection could not be opened.
@@ -63,6 +87,9 @@ pub enum OpenError {
     /// A server does not let this node in.
     #[error("the NATS servers refuse this node: check `cluster.credentials_file` ({0})")]
     Refused(String),
+    /// The same, and the reason is known.
+    #[error("the NATS servers refuse this node: the user JWT in {} has expired; make a new one with nsc", .0.display())]
+    Expired(PathBuf),
     /// The certificates cannot be used.
     #[error("cannot set up TLS for the NATS servers: {0}")]
     Tls(String),
@@ -125,12 +152,14 @@ impl Connection {
         config: &ClusterConfig,
         adjust: impl FnOnce(ConnectOptions) -> ConnectOptions,
     ) -> Result<Connection, OpenError> {
-        let (disconnected, disconnections) = watch::channel(0);
-        let options = adjust(options(config, disconnected)?);
+        let ((sender, disconnections), last_error) = (watch::channel(0), Arc::default());
+        let events = ConnectionEvents { disconnections: sender, last_error: Arc::clone(&last_error) };
+        let options = adjust(options(config, events)?);
         let servers: Vec<_> = config.servers.iter().map(|server| server.address()).collect();
-        let client = options.connect(servers).await.map_err(connect_error)?;
+        let file = config.credentials_file.as_deref();
+        let client = options.connect(servers).await.map_err(|error| connect_error(error, file))?;
         let context = ContextBuilder::new().timeout(REQUEST_TIMEOUT).build(client.clone());
-        let shared = ConnectionShared { client, context, config: config.clone(), disconnections };
+        let shared = ConnectionShared { client, context, config: config.clone(), disconnections, last_error };
         Ok(Connection { shared: Arc::new(shared) })
     }
 
@@ -196,6 +225,17 @@ impl Connection {
         Ok(messages)
     }
 
+    /// Why no server is connected, as far as that is known.
+    pub(crate) fn disconnection_reason(&self) -> OpenError {
+        match self.shared.last_error.lock().clone() {
+            Some(error) if REFUSALS.iter().any(|refusal| error.contains(refusal)) => {
+                refusal(error, self.config().credentials_file.as_deref())
+            }
+            Some(error) => OpenError::Unreachable(error),
+            None => OpenError::Unreachable("none of them is connected".into()),
+        }
+    }
+
     /// What is in the answer depends on the server's version; that there is one is enough.
     async fn ask_account(&self) -> Result<Response<serde_json::Value>, RequestError> {
         self.context().request("INFO", b"").await
@@ -204,7 +244,7 @@ impl Connection {
     /// Whether the server that is connected can be used.
     pub(crate) async fn check_server(&self) -> Result<(), OpenError> {
         if !self.is_connected() {
-            return Err(OpenError::Unreachable("none of them is connected".into()));
+            return Err(self.disconnection_reason());
         }
         let (server, version) = self.server();
         if parse_version(&version).is_none_or(|version| version < SERVER_VERSION_MIN) {
@@ -220,8 +260,12 @@ impl Connection {
     }
 }
 
-fn options(config: &ClusterConfig, disconnected: watch::Sender<u64>) -> Result<ConnectOptions, OpenError> {
-    let mut options = ConnectOptions::new()
+fn options(config: &ClusterConfig, events: ConnectionEvents) -> Result<ConnectOptions, OpenError> {
+    let options = match &config.credentials_file {
+        Some(path) => connect_options(path).map_err(|error| OpenError::Credentials { path: path.clone(), error })?,
+        None => ConnectOptions::new(),
+    };
+    let mut options = options
         .name(format!("mailrace {} {}", config.name, config.node))
         .connection_timeout(CONNECT_TIMEOUT)
         .request_timeout(Some(REQUEST_TIMEOUT))
@@ -229,9 +273,7 @@ fn options(config: &ClusterConfig, disconnected: watch::Sender<u64>) -> Result<C
         .reconnect_delay_callback(reconnect_delay)
         .ignore_discovered_servers()
         .event_callback(move |event| {
-            if event == Event::Disconnected {
-                disconnected.send_modify(|count| *count += 1);
-            }
+            events.handle(event);
             std::future::ready(())
         });
     if let Some(ca_file) = &config.tls.ca_file {
@@ -240,8 +282,7 @@ fn options(config: &ClusterConfig, disconnected: watch::Sender<u64>) -> Result<C
     if let Some((certificate, key)) = &config.tls.certificate {
         options = options.add_client_certificate(certificate.clone(), key.clone());
     }
-    let Some(path) = &config.credentials_file else { return Ok(options) };
-    add_credentials(options, path).map_err(|error| OpenError::Credentials { path: path.clone(), error })
+    Ok(options)
 }
 
 /// The first attempts follow at once: there may be other servers.
@@ -250,13 +291,22 @@ fn reconnect_delay(attempts: usize) -> Duration {
     if attempts < 2 { Duration::ZERO } else { RECONNECT_DELAY_MAX.min(Duration::from_millis(1 << doublings)) }
 }
 
-fn connect_error(error: async_nats::ConnectError) -> OpenError {
+fn connect_error(error: async_nats::ConnectError, credentials: Option<&Path>) -> OpenError {
     match error.kind() {
         ConnectErrorKind::Authentication | ConnectErrorKind::AuthorizationViolation => {
-            OpenError::Refused(error.to_string())
+            refusal(error.to_string(), credentials)
         }
         ConnectErrorKind::Tls => OpenError::Tls(error.to_string()),
         _ => OpenError::Unreachable(error.to_string()),
+    }
+}
+
+/// Servers do not say why they refuse a node.
+fn refusal(reason: String, credentials: Option<&Path>) -> OpenError {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    match credentials.filter(|path| has_expired(path, now)) {
+        Some(path) => OpenError::Expired(path.to_owned()),
+        None => OpenError::Refused(reason),
     }
 }
 

@@ -46,7 +46,7 @@ pub(crate) struct StoredRequest {
     pub(crate) request: DepartureRequest,
 }
 
-/// What a node tells all others, as it has seen it; nobody answers.
+/// What a node has seen, and others should know.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum NodeBroadcast {
@@ -103,8 +103,11 @@ impl Connection {
         }
     }
 
-    /// Tells the other nodes. Nobody may hear it.
+    /// Tells the other nodes. Nobody may hear it: without a server it is lost, since it would be old later.
     pub(crate) async fn announce(&self, broadcast: NodeBroadcast) {
+        if !self.is_connected() {
+            return;
+        }
         let announcement = Announcement { node: self.config().node.to_string(), broadcast };
         if let Ok(payload) = serde_json::to_vec(&announcement) {
             // Others find out themselves.
@@ -118,11 +121,7 @@ impl Connection {
         let node = self.config().node.to_string();
         Ok(messages.filter_map(move |message| {
             let announcement = serde_json::from_slice::<Announcement>(&message.payload).ok();
-            ready(
-                announcement
-                    .filter(|announcement| announcement.node != node)
-                    .map(|announcement| announcement.broadcast),
-            )
+            ready(announcement.filter(|announcement| announcement.node != node).map(|announcement| announcement.broadcast))
         }))
     }
 }

@@ -78,20 +78,10 @@ async fn lanes_with_mail(shared: &NodeShared) -> Option<BTreeSet<LaneId>> {
     Some(live.into_iter().map(LaneId::of).collect())
 }
 
-/// Whether nothing of a lane is live that takes no mail any more.
-async fn is_still_finished(shared: &NodeShared, handle: &LaneHandle) -> bool {
-    // First the stream: what passes to it is on the disk before it is acknowledged.
-    handle.confirm_finished().await
-        && lanes_with_mail(shared).await.is_some_and(|with_mail| !with_mail.contains(&handle.lane()))
-}
-
 async fn close(shared: &Arc<NodeShared>, lane: LaneId) -> Result<(), StreamError> {
-    let Some(handle) = shared.step.lane(lane) else { return Ok(()) };
-    shared.step.refuse_mail(lane);
-    if !is_still_finished(shared, &handle).await {
-        shared.step.insert(lane, handle);
-        return Ok(());
-    }
+    // Without a spool, nobody knows.
+    let has_mail = async { lanes_with_mail(shared).await.is_none_or(|with_mail| with_mail.contains(&lane)) };
+    let Some(handle) = shared.step.close_if_finished(lane, has_mail).await else { return Ok(()) };
     // If it fails, others may find the note: no mail comes into the lane any more.
     shared.connection.note_closed(lane).await?;
     // If another node has claimed it meanwhile, that one goes on.

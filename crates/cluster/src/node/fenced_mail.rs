@@ -55,28 +55,36 @@ struct Moved {
     unreadable: usize,
 }
 
-/// Moves the mail of all fenced folders, one after the other.
+/// Moves the mail of all fenced folders, one after the other. Those with which that fails are tried again after the
+/// others: a stream may be unreadable until this node has a later version.
 pub(super) async fn run(shared: Arc<NodeShared>) {
-    for folder in fenced_folders(&shared).await {
-        let mut has_failed = false;
-        while !shared.stopping.load(Relaxed) {
-            let (moving, moved_folder, runtime) = (shared.clone(), folder.clone(), Handle::current());
-            let moved = spawn_blocking(move || move_mail(&moving, &moved_folder, &runtime)).await;
-            match moved {
-                Ok(Ok(moved)) => {
-                    log_end(&shared, &folder, &moved);
-                    break;
-                }
-                Ok(Err(error)) if !std::mem::replace(&mut has_failed, true) => {
-                    let text = "cannot move mail of a lane that another node has taken over; trying again";
-                    shared.log(LogLevel::Error, text, &[("folder", &folder.path.display()), ("error", &error)]);
-                }
-                Ok(Err(_)) => {}
-                // The server is stopping.
-                Err(_) => return,
+    let (mut folders, mut logged) = (fenced_folders(&shared).await, BTreeSet::new());
+    loop {
+        let mut left = Vec::new();
+        for folder in folders {
+            if shared.stopping.load(Relaxed) {
+                return;
             }
-            sleep(RESTORE_RETRY_DELAY).await;
+            let (moving, moved_folder, runtime) = (shared.clone(), folder.clone(), Handle::current());
+            // Without a result, the server is stopping.
+            let moved = spawn_blocking(move || move_mail(&moving, &moved_folder, &runtime)).await;
+            let Ok(moved) = moved else { return };
+            match moved {
+                Ok(moved) => log_end(&shared, &folder, &moved),
+                Err(error) => {
+                    if logged.insert(folder.path.clone()) {
+                        let text = "cannot move mail of a lane that another node has taken over; trying again";
+                        shared.log(LogLevel::Error, text, &[("folder", &folder.path.display()), ("error", &error)]);
+                    }
+                    left.push(folder);
+                }
+            }
         }
+        if left.is_empty() {
+            return;
+        }
+        folders = left;
+        sleep(RESTORE_RETRY_DELAY).await;
     }
 }
 

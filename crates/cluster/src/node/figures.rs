@@ -43,6 +43,12 @@ pub struct NodeFigures {
     pub departures_shared: u64,
     /// Departures of the own part of them.
     pub departures_own_part: u64,
+    /// Slots of shared next hops that may be used now, by the table of all nodes.
+    pub slots_shared: u64,
+    /// Those of the own part, while no server answers.
+    pub slots_own_part: u64,
+    /// Slots that others held when this node asked for them.
+    pub slots_refused: u64,
 }
 
 /// What is counted beside the lanes.
@@ -95,6 +101,9 @@ impl ClusterNode {
             takeovers: counters.takeovers.load(Relaxed),
             departures_shared: self.shared.departures.shared.load(Relaxed),
             departures_own_part: self.shared.departures.own_part.load(Relaxed),
+            slots_shared: self.shared.slots.shared.load(Relaxed),
+            slots_own_part: self.shared.slots.own_part.load(Relaxed),
+            slots_refused: self.shared.slots.refused.load(Relaxed),
         }
     }
 }

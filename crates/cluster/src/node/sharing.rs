@@ -9,7 +9,7 @@
 //! Each request is answered, so that whoever asks need not ask again.
 
 use std::collections::HashMap;
-use std::future::{pending, ready};
+use std::future::pending;
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -17,10 +17,11 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use futures_util::stream::{self, FuturesUnordered};
+use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, Stream, StreamExt};
-use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::sharing_callbacks::SharingCallbacks;
 use super::slots::SlotShares;
@@ -33,6 +34,9 @@ use crate::slots::SlotUse;
 
 /// A request that was not granted after this time gets the own part.
 const GRANT_TIME_MAX: Duration = Duration::from_secs(1);
+/// Broadcasts that wait to be sent. Beyond that they are lost: whoever guesses passwords makes as many as they like, also
+/// while no server takes any.
+const BROADCASTS_MAX: usize = 1000;
 
 /// What the rest of the server tells the other nodes.
 #[derive(Debug)]
@@ -41,14 +45,13 @@ enum NodeMessage {
     Departures { next_hop: Box<str>, interval: Duration, count: u32 },
     /// Other slots are used.
     Slots { next_hop: Box<str>, usage: SlotUse },
-    /// Something that others should know.
-    Broadcast(NodeBroadcast),
 }
 
 /// Takes what this node tells the others. Nothing here waits.
 #[derive(Clone, Debug)]
 pub struct NodeSharing {
     messages: mpsc::UnboundedSender<NodeMessage>,
+    broadcasts: mpsc::Sender<NodeBroadcast>,
     usage: Arc<UsageBuffer>,
 }
 
@@ -56,6 +59,7 @@ pub struct NodeSharing {
 #[derive(Debug)]
 pub(super) struct NodeMessages {
     received: mpsc::UnboundedReceiver<NodeMessage>,
+    broadcasts: mpsc::Receiver<NodeBroadcast>,
     usage: Arc<UsageBuffer>,
 }
 
@@ -68,8 +72,9 @@ pub(super) struct DepartureCounters {
 
 impl NodeSharing {
     pub(super) fn new() -> (NodeSharing, NodeMessages) {
-        let ((messages, received), usage) = (mpsc::unbounded_channel(), Arc::<UsageBuffer>::default());
-        (NodeSharing { messages, usage: usage.clone() }, NodeMessages { received, usage })
+        let ((messages, received), (tell, broadcasts)) = (mpsc::unbounded_channel(), mpsc::channel(BROADCASTS_MAX));
+        let usage = Arc::<UsageBuffer>::default();
+        (NodeSharing { messages, broadcasts: tell, usage: usage.clone() }, NodeMessages { received, broadcasts, usage })
     }
 
     /// Asks for departures to a next hop. One request at a time for each.
@@ -84,17 +89,22 @@ impl NodeSharing {
 
     /// Tells the other nodes that a next hop is lame.
     pub fn announce_lame(&self, next_hop: &str) {
-        self.send(NodeMessage::Broadcast(NodeBroadcast::LameNextHop(next_hop.into())));
+        self.announce(NodeBroadcast::LameNextHop(next_hop.into()));
     }
 
     /// Tells the other nodes that a login has failed.
     pub fn announce_failed_login(&self, user: &str, client: IpAddr) {
-        self.send(NodeMessage::Broadcast(NodeBroadcast::FailedLogin { user: user.into(), client }));
+        self.announce(NodeBroadcast::FailedLogin { user: user.into(), client });
     }
 
     /// Tells the other nodes what a key of a limit has used.
     pub fn count_usage(&self, limit: &str, quantity: &'static str, key: u128, cost: u64) {
         self.usage.add(limit, quantity, key, cost);
+    }
+
+    fn announce(&self, broadcast: NodeBroadcast) {
+        // What finds no room is lost: others find out themselves.
+        drop(self.broadcasts.try_send(broadcast));
     }
 
     fn send(&self, message: NodeMessage) {
@@ -103,14 +113,41 @@ impl NodeSharing {
     }
 }
 
+/// The task that shares next hops, while it runs.
+pub(super) struct NextHopSharing {
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<()>,
+}
+
+impl NextHopSharing {
+    /// Gives all slots back, and ends when the other nodes know that.
+    pub(super) async fn stop(self) {
+        if self.stop.send(()).is_ok() {
+            // A panic has ended the process already.
+            drop(self.task.await);
+        }
+    }
+}
+
 impl ClusterNode {
     /// Begins to answer what [`NodeSharing`] was told, and to pass on what other nodes tell. Called once.
     pub fn share(&self, callbacks: SharingCallbacks) {
-        let Some(messages) = self.shared.node_messages.lock().take() else { return };
+        let Some(NodeMessages { received, broadcasts, usage }) = self.shared.node_messages.lock().take() else { return };
         let callbacks = Arc::new(callbacks);
         self.thread.handle().spawn(pass_broadcasts(self.shared.clone(), callbacks.clone()));
-        self.thread.handle().spawn(usage::tell_others(self.shared.clone(), messages.usage.clone()));
-        self.thread.handle().spawn(NextHopTask::new(self.shared.clone(), callbacks).run(messages));
+        self.thread.handle().spawn(announce_broadcasts(self.shared.clone(), broadcasts));
+        self.thread.handle().spawn(usage::tell_others(self.shared.clone(), usage));
+        let (stop, stopped) = oneshot::channel();
+        let task = NextHopTask::new(self.shared.clone(), callbacks).run(received, stopped);
+        let task = self.thread.handle().spawn(task);
+        *self.next_hop_sharing.lock() = Some(NextHopSharing { stop, task });
+    }
+}
+
+/// Sends the broadcasts of this node to the others. This may wait for the servers, so nothing else waits for it.
+async fn announce_broadcasts(shared: Arc<NodeShared>, mut broadcasts: mpsc::Receiver<NodeBroadcast>) {
+    while let Some(broadcast) = broadcasts.recv().await {
+        shared.connection.announce(broadcast).await;
     }
 }
 
@@ -132,6 +169,46 @@ async fn pass_broadcasts(shared: Arc<NodeShared>, callbacks: Arc<SharingCallback
 }
 
 type StoredEntries = Pin<Box<dyn Stream<Item = StoredEntry> + Send>>;
+
+/// The log of requests. Servers may take long to open it, so it is opened beside everything else.
+enum RequestLog {
+    Opening(BoxFuture<'static, (RatesBucket, StoredEntries)>),
+    Open(StoredEntries),
+}
+
+enum LogEvent {
+    Opened(Box<RatesBucket>),
+    Stored(StoredEntry),
+    /// It cannot be read on.
+    Ended,
+}
+
+impl RequestLog {
+    /// What comes next. It is not lost if nobody waits for it to the end.
+    async fn next(&mut self) -> LogEvent {
+        match self {
+            RequestLog::Opening(opening) => {
+                let (bucket, entries) = opening.await;
+                *self = RequestLog::Open(entries);
+                LogEvent::Opened(Box::new(bucket))
+            }
+            RequestLog::Open(entries) => entries.next().await.map_or(LogEvent::Ended, LogEvent::Stored),
+        }
+    }
+}
+
+/// Opens the log of requests, however often that fails.
+async fn open_log(shared: Arc<NodeShared>) -> (RatesBucket, StoredEntries) {
+    loop {
+        if shared.connection.is_connected()
+            && let Ok(bucket) = shared.connection.rates().await
+            && let Ok(entries) = bucket.read().await
+        {
+            return (bucket, Box::pin(entries));
+        }
+        sleep(RETRY_DELAY).await;
+    }
+}
 
 /// A request that is not granted yet.
 struct PendingRequest {
@@ -174,53 +251,53 @@ impl NextHopTask {
     }
 
     /// Runs until the node stops.
-    async fn run(mut self, mut messages: NodeMessages) {
-        let mut stored = self.open().await;
+    async fn run(mut self, mut messages: mpsc::UnboundedReceiver<NodeMessage>, mut stopped: oneshot::Receiver<()>) {
+        let mut log = self.reopen().await;
         loop {
-            let timeout = self.pending.values().map(|pending| pending.until).min();
+            let overdue = self.pending.values().map(|pending| pending.until).min();
             tokio::select! {
                 biased;
-                entry = stored.next() => match entry {
-                    Some(StoredEntry::Request(request)) => self.handle_stored(request),
-                    Some(StoredEntry::Slots(key, revision, table)) => self.slots.handle_table(&key, revision, table),
-                    None => stored = self.open().await,
+                _ = &mut stopped => return self.slots.give_back().await,
+                event = log.next() => match event {
+                    LogEvent::Opened(bucket) => self.handle_opened(*bucket),
+                    LogEvent::Stored(StoredEntry::Request(request)) => self.handle_stored(request),
+                    LogEvent::Stored(StoredEntry::Slots(key, revision, table)) => {
+                        self.slots.handle_table(&key, revision, table);
+                    }
+                    LogEvent::Ended => log = self.reopen().await,
                 },
                 Some(failed) = self.writes.next() => self.handle_write(failed),
-                () = until(timeout) => self.grant_overdue(),
+                () = until(overdue) => self.grant_overdue(),
                 () = self.slots.work() => {},
-                message = messages.received.recv() => match message {
-                    Some(message) => self.handle_message(message).await,
+                message = messages.recv() => match message {
+                    Some(message) => self.handle_message(message),
                     None => return,
                 },
             }
         }
     }
 
-    /// Opens the log of requests. Without it, every request gets the own part until the next try.
-    async fn open(&mut self) -> StoredEntries {
+    /// Opens the log anew. Requests wait for it as long as for an answer, and get the own part after that, until it
+    /// is open.
+    async fn reopen(&mut self) -> RequestLog {
         self.bucket = None;
         self.slots.handle_bucket(None);
-        let opened = async {
-            // Nobody waits for servers that are not there.
-            self.shared.connection.is_connected().then_some(())?;
-            let bucket = self.shared.connection.rates().await.ok()?;
-            let requests = bucket.read().await.ok()?;
-            Some((bucket, requests))
-        };
-        match opened.await {
-            Some((bucket, requests)) => {
-                self.slots.handle_bucket(Some(bucket.clone()));
-                self.bucket = Some(bucket);
-                Box::pin(requests)
-            }
-            // Ends soon, and is opened again.
-            None => Box::pin(stream::once(sleep(RETRY_DELAY)).filter_map(|()| ready(None))),
+        let mut log = RequestLog::Opening(open_log(self.shared.clone()).boxed());
+        // Nobody waits for servers that are not there.
+        let patience = if self.shared.connection.is_connected() { GRANT_TIME_MAX } else { Duration::ZERO };
+        if let Ok(LogEvent::Opened(bucket)) = timeout(patience, log.next()).await {
+            self.handle_opened(*bucket);
         }
+        log
     }
 
-    async fn handle_message(&mut self, message: NodeMessage) {
+    fn handle_opened(&mut self, bucket: RatesBucket) {
+        self.slots.handle_bucket(Some(bucket.clone()));
+        self.bucket = Some(bucket);
+    }
+
+    fn handle_message(&mut self, message: NodeMessage) {
         match message {
-            NodeMessage::Broadcast(broadcast) => self.shared.connection.announce(broadcast).await,
             NodeMessage::Slots { next_hop, usage } => self.slots.handle_use(next_hop, usage),
             NodeMessage::Departures { next_hop, interval, count } => self.request(next_hop, interval, count),
         }

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::future::pending;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -23,12 +24,32 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 /// new part then ends within 10 more.
 const COUNTED_AFTER: Duration = Duration::from_secs(30);
 
+/// Counts the slots of all next hops.
+#[derive(Default)]
+pub(super) struct SlotCounters {
+    /// Those that the queues may use now, by the table of all nodes and as the own part.
+    pub(super) shared: AtomicU64,
+    pub(super) own_part: AtomicU64,
+    /// Those that others held when this node asked for them, since its start.
+    pub(super) refused: AtomicU64,
+}
+
 /// The slots of a next hop that this node uses.
 struct UsedHop {
     next_hop: Box<str>,
     slots: HopSlots,
     /// What the queues were granted last.
     granted: u32,
+    /// What the counters have of it.
+    counted: CountedSlots,
+}
+
+/// The slots of a next hop, as they were counted last.
+#[derive(Clone, Copy, Default)]
+struct CountedSlots {
+    held: u32,
+    is_own_part: bool,
+    refused: u64,
 }
 
 /// All next hops that this node uses.
@@ -43,6 +64,16 @@ pub(super) struct SlotShares {
     writes: FuturesUnordered<BoxFuture<'static, (String, WriteOutcome)>>,
     /// When to look the next time.
     look_at: Instant,
+}
+
+impl SlotCounters {
+    /// Counts the slots of a next hop that were counted before.
+    fn count(&self, before: CountedSlots, now: CountedSlots) {
+        let held = |counted: CountedSlots| if counted.is_own_part { &self.own_part } else { &self.shared };
+        held(now).fetch_add(now.held.into(), Relaxed);
+        held(before).fetch_sub(before.held.into(), Relaxed);
+        self.refused.fetch_add(now.refused - before.refused, Relaxed);
+    }
 }
 
 impl SlotShares {
@@ -78,6 +109,7 @@ impl SlotShares {
             next_hop,
             slots: HopSlots::new(node.as_str(), random()),
             granted: usage.granted,
+            counted: CountedSlots::default(),
         });
         hop.slots.handle_use(usage);
         self.update(&key);
@@ -121,6 +153,17 @@ impl SlotShares {
         }
     }
 
+    /// Gives back what this node holds, since nothing is delivered any more. Without servers there is nobody to
+    /// tell: then the slots are free when the lease of the others for them is over.
+    pub(super) async fn give_back(&mut self) {
+        self.hops.values_mut().for_each(|hop| hop.slots.handle_stop());
+        let keys: Vec<String> = self.hops.keys().cloned().collect();
+        keys.iter().for_each(|key| self.update(key));
+        while self.bucket.is_some() && !self.hops.is_empty() {
+            self.work().await;
+        }
+    }
+
     /// Stores and grants what a next hop needs now.
     fn update(&mut self, key: &str) {
         let (now, view) = (boot_time().0, self.view());
@@ -136,6 +179,12 @@ impl SlotShares {
             self.writes.push(write.boxed());
         }
         let granted = hop.slots.granted(now, view);
+        let counted = CountedSlots {
+            held: granted,
+            is_own_part: hop.slots.uses_own_part(now, view),
+            refused: hop.slots.refused(),
+        };
+        self.shared.slots.count(std::mem::replace(&mut hop.counted, counted), counted);
         if std::mem::replace(&mut hop.granted, granted) != granted {
             (self.callbacks.grant_slots)(&hop.next_hop, granted);
         }

@@ -33,7 +33,7 @@ use super::folders::LaneFolders;
 use super::local_mail::{self, LOCAL_LANES_MAX, LocalMail, new_lane_id};
 use super::sharing::{NodeMessages, NodeSharing};
 use super::{AdmitMessages, ClusterNode, NodeError, NodeParts, NodeShared, RETRY_DELAY, millis_since_1970, watch};
-use super::{closing, copies, fenced_mail};
+use super::{closing, connection_report, copies, fenced_mail};
 use crate::thread::ClusterThread;
 use crate::{ClusterStep, Connection};
 
@@ -137,6 +137,7 @@ impl StartingNode {
             local_mail: LocalMail::default(),
             counters: NodeCounters::default(),
             departures: Default::default(),
+            slots: Default::default(),
             name_keeper: Mutex::default(),
             node_messages: Mutex::new(Some(sharing.1)),
             stopping: Default::default(),
@@ -148,10 +149,11 @@ impl StartingNode {
                 thread.handle().spawn(join_later(shared.clone()));
             }
         }
+        thread.handle().spawn(connection_report::run(shared.clone()));
         if !shared.parts.config.requires_copies {
             thread.handle().spawn(local_mail::run(shared.clone()));
         }
-        Ok(ClusterNode { thread, shared })
+        Ok(ClusterNode { thread, shared, next_hop_sharing: Mutex::default() })
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 
 use cluster::lane::COPYING_LEASE;
-use cluster::{LaneStream, lane::LEASE_MAX};
+use cluster::{GivenBack, LaneStream, lane::LEASE_MAX};
 use spool::LaneId;
 
 use crate::nodes::{TestNode, WAIT_MAX, accept_without_cluster, await_copied, await_that, folder, servers};
@@ -68,7 +68,7 @@ fn a_spool_that_is_closed_before_its_mail_is_copied_does_not_make_the_lane_a_cop
     tap.go_on.send(()).unwrap();
     let end = tap.await_one_of(&[ALL_COPIED, "not all mail of a lane was copied"]);
     assert_ne!(end, ALL_COPIED);
-    node.stop(true);
+    node.stop(GivenBack { lanes: true, slots: true });
     assert!(!path.join("copied").exists());
     let first = TestNode::start(servers.config("first"), &path);
     await_copied(&path, 3);

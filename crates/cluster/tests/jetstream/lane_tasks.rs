@@ -277,7 +277,6 @@ async fn a_copy_of_a_missing_message_has_the_outcomes_that_came_before_it() {
     assert_eq!(states[0], [(0, RecipientState::Delivered)]);
 }
 
-/// Before the stream is full, new mail is refused: outcomes and the lease go on, and make room.
 /// Passes a batch to the step, as the spool does.
 fn pass(step: &ClusterStep, batch: BatchDraft) -> oneshot::Receiver<Result<(), String>> {
     let (sender, answer) = oneshot::channel();
@@ -296,16 +295,21 @@ async fn a_lane_that_is_being_closed_takes_no_mail_and_is_not_finished_with_what
     let step = ClusterStep::new();
     step.insert(lane(), handle.clone());
     let before = pass(&step, in_memory(1, 100));
-    step.refuse_mail(lane());
     assert!(handle.is_finished(), "its task has not seen the message yet");
-    assert!(!handle.confirm_finished().await);
+    assert!(step.close_if_finished(lane(), async { false }).await.is_none());
     before.await.unwrap().unwrap();
-    assert!(!step.takes_mail(lane()));
-    assert!(pass(&step, in_memory(2, 100)).await.unwrap().is_err());
+    assert!(step.takes_mail(lane()), "as before");
     pass(&step, delivered(1)).await.unwrap().unwrap();
-    assert!(handle.confirm_finished().await);
-    step.insert(lane(), handle);
+    assert!(step.close_if_finished(lane(), async { true }).await.is_none(), "it is on the disk");
     assert!(step.takes_mail(lane()));
+    let is_refused = async || pass(&step, in_memory(2, 100)).await.unwrap().is_err();
+    let looking = async {
+        assert!(is_refused().await, "while it is looked for the last time");
+        false
+    };
+    assert!(step.close_if_finished(lane(), looking).await.is_some());
+    assert!(!step.takes_mail(lane()) && is_refused().await);
+    pass(&step, delivered(1)).await.unwrap().unwrap();
 }
 
 /// The spool frees it with the next batch that succeeds: if it was answered as failed, and the node were killed before
@@ -325,6 +329,7 @@ async fn an_outcome_from_before_the_claim_is_in_the_stream_before_it_is_answered
     assert!(handle.status().confirmed_sequence > before);
 }
 
+/// Before the stream is full, new mail is refused: outcomes and the lease go on, and make room.
 #[tokio::test]
 async fn an_owner_whose_stream_is_nearly_full_keeps_its_lease_and_takes_outcomes() {
     const STREAM_BYTES_MAX: u64 = 2 << 20;

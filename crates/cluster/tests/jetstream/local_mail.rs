@@ -3,6 +3,8 @@
 
 use std::path::Path;
 use std::sync::Mutex;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
 
 use cluster::{ClusterConfig, LaneRole};
 use mail::SpoolId;
@@ -10,6 +12,9 @@ use spool::{CommitError, LaneId};
 
 use crate::nodes::{TestNode, WAIT_MAX, accept_without_cluster, await_that, folder, servers};
 use crate::servers::NatsServers;
+
+/// A node waits for 5 seconds, and twice for 10.
+const START_TIME_MAX: Duration = Duration::from_secs(40);
 
 /// The copies were never made: the new owner of the lane does not have it.
 #[test]
@@ -34,6 +39,44 @@ fn mail_that_only_the_disk_of_a_fenced_lane_has_is_moved_to_a_new_lane() {
     let third = TestNode::start(servers.config("third"), &folder(&home, "third"));
     assert_eq!(third.await_adopted(1), [new]);
     third.end();
+}
+
+/// A stream may have records of a later version. The mail of all other lanes has waited behind that one.
+#[test]
+fn mail_of_a_fenced_lane_does_not_wait_for_lanes_whose_streams_cannot_be_read() {
+    const UNREADABLE_LANES: u64 = 6;
+    let (runtime, servers) = servers();
+    let home = tempfile::tempdir().unwrap();
+    let path = folder(&home, "first");
+    let old = accept_without_cluster(&path);
+    let connection = runtime.block_on(servers.connect("second"));
+    let (_, handle) = runtime.block_on(crate::lane_tasks::claim_lane(&connection, LaneId::of(old), "second"));
+    runtime.block_on(handle.claimed()).unwrap();
+    for number in 0..UNREADABLE_LANES {
+        let lane = LaneId { spool: SpoolId::new(1000 + number), number: 0 };
+        runtime.block_on(connection.lane_stream(lane).ensure()).unwrap();
+        runtime.block_on(servers.publish_raw(lane, b"MRL\x03 of a later version".as_slice()));
+        std::fs::create_dir_all(path.join("fenced").join(lane.to_string())).unwrap();
+    }
+    let first = TestNode::start(servers.config("first"), &path);
+    await_that("it is moved", || first.spool.ids().len() == 1);
+    first.end();
+}
+
+/// Starts a node while servers are away. A start that waits for them is a failure, and must not take for ever.
+fn started_without(servers: &Mutex<NatsServers>, start: impl FnOnce() -> TestNode) -> TestNode {
+    let ((tell, started), begin) = (channel(), Instant::now());
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            if started.recv_timeout(START_TIME_MAX) == Err(RecvTimeoutError::Timeout) {
+                servers.lock().unwrap().resume(0);
+            }
+        });
+        let node = start();
+        tell.send(()).unwrap_or_default();
+        assert!(begin.elapsed() < START_TIME_MAX, "the start has waited for the servers");
+        node
+    })
 }
 
 pub(crate) fn without_copies(servers: &NatsServers, node: &str) -> ClusterConfig {
@@ -90,7 +133,9 @@ fn a_node_that_starts_without_servers_accepts_at_once_and_opens_its_lanes_later(
     let before = first.accept(100);
     first.end();
     servers.kill(0);
-    let first = TestNode::start(without_copies(&servers, "first"), &path);
+    let (config, servers) = (without_copies(&servers, "first"), Mutex::new(servers));
+    let first = started_without(&servers, || TestNode::start(config, &path));
+    let mut servers = servers.into_inner().unwrap();
     assert_eq!(first.recovered, []);
     let alone = first.try_accept().unwrap();
     assert!(first.step.may_deliver(LaneId::of(alone)) && !first.step.may_deliver(LaneId::of(before)));
@@ -173,13 +218,16 @@ fn a_local_lane_that_another_node_has_claimed_ends_the_process() {
 
 #[test]
 fn servers_that_fail_before_lanes_are_claimed_do_not_keep_a_node_from_accepting() {
-    let (_runtime, mut servers) = servers();
+    let (_runtime, servers) = servers();
     let home = tempfile::tempdir().unwrap();
     let path = folder(&home, "first");
     let first = TestNode::start(servers.config("first"), &path);
     let before = first.accept(100);
     first.end();
-    let first = TestNode::start_between(without_copies(&servers, "first"), &path, || servers.kill(0));
+    let (config, servers) = (without_copies(&servers, "first"), Mutex::new(servers));
+    let start = || TestNode::start_between(config, &path, || servers.lock().unwrap().kill(0));
+    let first = started_without(&servers, start);
+    let mut servers = servers.into_inner().unwrap();
     assert_eq!(first.recovered, [before]);
     await_that("a local lane takes mail", || first.try_accept().is_ok());
     assert!(!first.step.may_deliver(LaneId::of(before)));
@@ -208,7 +256,7 @@ fn servers_that_fail_while_a_node_joins_do_not_keep_it_from_accepting() {
             runtime.block_on(asked);
             killing.lock().unwrap().kill(0);
         });
-        let first = TestNode::start(config, &path);
+        let first = started_without(&servers, || TestNode::start(config, &path));
         assert_eq!(first.recovered, []);
         first.try_accept().unwrap();
         servers.lock().unwrap().resume(0);

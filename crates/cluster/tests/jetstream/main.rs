@@ -3,8 +3,10 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod comparison;
+mod credentials;
 mod lane_tasks;
 mod local_mail;
 mod nodes;
 mod servers;
+mod sharing;
 mod streams;

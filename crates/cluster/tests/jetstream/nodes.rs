@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use cluster::codec::{BatchEncoder, CopiedEntry};
 use cluster::record::{RecordHeader, RecordKind};
 use cluster::{
-    AskError, ClusterConfig, ClusterNode, ClusterStep, LaneLostCallback, LaneRole, NodeError, NodeParts, StartingNode,
+    AskError, ClusterConfig, ClusterNode, ClusterStep, GivenBack, LaneLostCallback, LaneRole, NodeError, NodeParts,
+    NodeSharing, StartingNode,
 };
 use mail::{BodyFlags, EventLog, LogLevel, MailEvent, QueueId, ServerLog};
 use spool::{
@@ -26,7 +27,7 @@ const SEGMENT_BYTES: u64 = 4 << 20;
 /// How long a lane that was taken over is finished before it is closed.
 const CLOSE_AFTER: Duration = Duration::from_secs(3);
 
-/// Shows what happens, if the test fails; and calls a test when something is logged.
+/// Shows what happens, if the test fails; and calls a test with each line, its text and then its fields.
 struct PrintedLog(Box<dyn Fn(&str) + Send + Sync>);
 
 impl EventLog for PrintedLog {
@@ -36,8 +37,9 @@ impl EventLog for PrintedLog {
 impl ServerLog for PrintedLog {
     fn event(&self, level: LogLevel, text: &str, fields: &[(&'static str, &dyn Display)]) {
         let fields: Vec<String> = fields.iter().map(|(name, value)| format!("{name}={value}")).collect();
-        eprintln!("{level:?} {text} {}", fields.join(" "));
-        (self.0)(text);
+        let line = format!("{text} {}", fields.join(" "));
+        eprintln!("{level:?} {line}");
+        (self.0)(&line);
     }
     fn lines_dropped(&self) -> u64 {
         0
@@ -49,6 +51,7 @@ pub(crate) struct TestNode {
     pub(crate) spool: Arc<Spool>,
     pub(crate) node: ClusterNode,
     pub(crate) step: Arc<ClusterStep>,
+    pub(crate) sharing: NodeSharing,
     /// What was on its own disk.
     pub(crate) recovered: Vec<QueueId>,
     admitted: Receiver<Vec<LiveMessage>>,
@@ -60,7 +63,7 @@ impl TestNode {
         TestNode::start_with(config, folder, Box::new(|_| {}))
     }
 
-    /// Calls `on_log` with each text that is logged, before it goes on.
+    /// Calls `on_log` with each line that is logged, before it goes on.
     pub(crate) fn start_with(
         config: ClusterConfig,
         folder: &Path,
@@ -104,10 +107,10 @@ impl TestNode {
         let spool = Arc::new(spool);
         let (admit, admitted) = channel();
         let admit = Mutex::new(admit);
-        let step = starting.step();
+        let (step, sharing) = (starting.step(), starting.sharing());
         between();
         let node = starting.start(&spool, Box::new(move |live| drop(admit.lock().unwrap().send(live)))).unwrap();
-        TestNode { spool, node, step, recovered, admitted, lost }
+        TestNode { spool, node, step, sharing, recovered, admitted, lost }
     }
 
     /// Accepts a message of this size.
@@ -182,7 +185,7 @@ impl TestNode {
     /// Ends without giving anything away, as a kill does.
     pub(crate) fn end(self) {
         let TestNode { spool, node, .. } = self;
-        node.stop(false);
+        node.stop(GivenBack::default());
         drop(spool);
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! The binary is `nats-server` (Debian's package), or what `MAILRACE_NATS_SERVER` names.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -19,6 +19,7 @@ const READY: Duration = Duration::from_secs(60);
 pub(crate) struct NatsServers {
     folder: TempDir,
     servers: Vec<Server>,
+    credentials_file: Option<PathBuf>,
 }
 
 struct Server {
@@ -29,15 +30,21 @@ struct Server {
 impl NatsServers {
     /// Starts `count` servers, and waits until they store records.
     pub(crate) async fn start(count: usize) -> NatsServers {
+        NatsServers::start_secured(count, "", None).await
+    }
+
+    /// The same, with servers that ask for what is in the file; `security` is added to their configuration.
+    pub(crate) async fn start_secured(count: usize, security: &str, credentials: Option<&Path>) -> NatsServers {
         let folder = tempfile::tempdir().unwrap();
         let ports: Vec<u16> = (0..2 * count).map(|_| sim::free_port()).collect();
         let (clients, routes) = ports.split_at(count);
         for (number, port) in clients.iter().enumerate() {
-            let text = configuration(&folder, number, *port, routes);
+            let text = configuration(&folder, number, *port, routes) + security;
             std::fs::write(folder.path().join(format!("{number}.conf")), text).unwrap();
         }
         let server = |port: &u16| Server { port: *port, process: None };
-        let mut servers = NatsServers { folder, servers: clients.iter().map(server).collect() };
+        let credentials_file = credentials.map(Path::to_owned);
+        let mut servers = NatsServers { folder, servers: clients.iter().map(server).collect(), credentials_file };
         (0..count).for_each(|number| servers.resume(number));
         servers.wait_until_ready().await;
         servers
@@ -48,7 +55,8 @@ impl NatsServers {
         let server = |server: &Server| format!("nats://127.0.0.1:{}", server.port).parse::<NatsServer>().unwrap();
         let servers = self.servers.iter().map(server).collect();
         let replicas = self.servers.len();
-        ClusterConfig { replicas, ..ClusterConfig::new("test".parse().unwrap(), node.parse().unwrap(), servers) }
+        let config = ClusterConfig::new("test".parse().unwrap(), node.parse().unwrap(), servers);
+        ClusterConfig { replicas, credentials_file: self.credentials_file.clone(), ..config }
     }
 
     /// A new connection of a node.

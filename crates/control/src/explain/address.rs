@@ -8,7 +8,7 @@ use intake::DomainMatcher;
 use lookup::Table;
 use lookup::directory::{AddressResolution, MailboxLocation, RecipientDirectory};
 use mail::{Address, HostTls, Rate, ReturnRefusal, Timestamp};
-use queue::{BlockReason, NextHopView, QueueNumber, Queues};
+use queue::{BlockReason, QueueNumber, Queues};
 use route::{Endpoint, Host, NextHopHosts, Route, RouteAnswer, Router};
 
 use super::{next_hop_load, obstacle};
@@ -346,7 +346,8 @@ impl RecipientRoute {
         if let Some(at) = reasons.iter().position(|reason| *reason == BlockReason::NoRoute) {
             // The route was not requested because no mail waits; what holds the next hop would hold
             // this mail too.
-            reasons.splice(at..=at, view.iter().flat_map(|hop| next_hop_obstacles(hop, now)));
+            let held = view.iter().flat_map(|hop| queues.next_hop_block_reasons(now, hop.number, self.queue));
+            reasons.splice(at..=at, held);
         }
         let name = |number: QueueNumber| &*queues.config().queues[usize::from(number.0)].name;
         QueueState {
@@ -363,17 +364,6 @@ impl RecipientRoute {
             RouteAnswer::Defer(_) | RouteAnswer::Fail(_) => None,
         }
     }
-}
-
-/// What holds a next hop, whatever the destination.
-fn next_hop_obstacles(hop: &NextHopView<'_>, now: Timestamp) -> Vec<BlockReason> {
-    let paused = hop.pause.map(|until| BlockReason::NextHopPaused { until });
-    let dead =
-        hop.probe_at.zip(hop.error).map(|(probe_at, error)| BlockReason::Dead { probe_at, error: error.clone() });
-    let rate = hop.rate_free_at.filter(|at| *at > now).map(|until| BlockReason::Rate { until });
-    let (attempts, most) = (hop.attempts, hop.concurrency);
-    let full = (attempts >= most).then_some(BlockReason::NextHopFull { attempts, max: most });
-    [paused, dead, rate, full].into_iter().flatten().collect()
 }
 
 /// What the directory says, and the final recipients.
@@ -457,8 +447,11 @@ mod tests {
     use dispatch::{MessageRoutes, NextHopOverride, TransportConfig};
     use dns::{QueryConfig, ResolverConfig};
     use lookup::directory::{AliasLimits, LocalDomain};
-    use mail::{EnhancedCode, Rate, Reply, SenderRewriter};
-    use queue::{ConcurrencyPolicy, ContactResult, NextHopLimits};
+    use mail::{EnhancedCode, QueueId, Rate, Reply, SenderRewriter, SpoolId};
+    use queue::{
+        AdmittedMessage, ConcurrencyPolicy, ContactResult, NextHopLimits, NextHopRoute, PendingRecipient,
+        SharedConcurrency,
+    };
     use route::{DomainRoute, RouteRule};
 
     use super::super::super::sample::{self, NOW};
@@ -642,20 +635,16 @@ mod tests {
         assert!(name(None, "b.example", false).1.ends_with("unless a header rule matches (1 rule)"));
     }
 
-    /// The next hop has no more mail, but is remembered as dead.
-    #[test]
-    fn an_idle_next_hop_still_shows_its_obstacles() {
-        let mut sample = sample::queues();
-        let refused = Reply::new(451, EnhancedCode(4, 4, 1), "connection refused");
-        sample.queues.finish_contact(NOW, &mut sample.attempt, ContactResult::Failed(refused.clone()));
+    /// An address of a domain that has no mail, and whose mail would go to this next hop.
+    fn recipient_to(next_hop: &str) -> RecipientRoute {
         let hosts = NextHopHosts {
             transport: "smtp".into(),
-            next_hop: "smtp:mx.here!d.example".into(),
+            next_hop: next_hop.into(),
             is_configured: false,
             tiers: Vec::new(),
             tls_notes: Vec::new(),
         };
-        let recipient = RecipientRoute {
+        RecipientRoute {
             address: "joe@new.example".parse().unwrap(),
             destination: "new.example".into(),
             source: DestinationSource::Domain,
@@ -668,13 +657,43 @@ mod tests {
                 tls_failures: Vec::new(),
             }),
             quota: None,
-        };
-        let queue_state = recipient.queue_state(&mut sample.queues, NOW);
-        assert!(!queue_state.obstacles.contains(&Obstacle::NoRoute));
+        }
+    }
+
+    /// The next hop has no more mail, but is remembered.
+    #[test]
+    fn an_idle_next_hop_still_shows_its_obstacles() {
+        let mut sample = sample::queues();
+        let refused = Reply::new(451, EnhancedCode(4, 4, 1), "connection refused");
+        sample.queues.finish_contact(NOW, &mut sample.attempt, ContactResult::Failed(refused));
+        sample.queues.pause(NOW, queue::PauseTarget::NextHop("smtp:mx.here!d.example".into()), None).unwrap();
+        let queue_state = recipient_to("smtp:mx.here!d.example").queue_state(&mut sample.queues, NOW);
+        assert_eq!(queue_state.obstacles, [Obstacle::NextHopPaused { until: None }]);
         assert_eq!(queue_state.next_hop_load, Some(NextHopLoad { attempts: 0, attempts_max: 1, failures: 1 }));
-        let view = sample.queues.next_hop_views().find(|hop| hop.name == "smtp:mx.here!d.example").unwrap();
-        let dead = NextHopView { probe_at: Some(NOW + sample::HOUR), ..view };
-        let probe_at = NOW + sample::HOUR;
-        assert_eq!(next_hop_obstacles(&dead, NOW), [BlockReason::Dead { probe_at, error: refused }]);
+    }
+
+    /// The mail of another domain waits for a connection that other nodes hold.
+    #[test]
+    fn mail_would_wait_for_connections_that_other_nodes_hold() {
+        let mut queues = queues();
+        let destination = queues.intern_destination(QueueNumber(1), "d.example");
+        let recipients = vec![PendingRecipient { ordinal: 0, destination, attempts: 0, due: NOW, held: false }];
+        let id = QueueId::new(SpoolId::new(7), 0, 1);
+        let (sender, recovered, separate_attempts) = (1, false, false);
+        let message = AdmittedMessage { id, sender, accepted_at: NOW, recovered, separate_attempts, recipients };
+        queues.admit(NOW, &message);
+        let limits = NextHopLimits {
+            concurrency: ConcurrencyPolicy { max: 5, ..ConcurrencyPolicy::default() },
+            shared_concurrency: Some(SharedConcurrency { idle: sample::HOUR }),
+            ..NextHopLimits::default()
+        };
+        let next_hop = "smtp:mx.d.example";
+        let until = NOW + sample::HOUR;
+        let route = NextHopRoute { next_hop: next_hop.into(), route: (), limits, until, transient: false };
+        queues.set_route(NOW, destination, route);
+        assert!(queues.next_attempt(NOW).is_none());
+        let queue_state = recipient_to(next_hop).queue_state(&mut queues, NOW);
+        let elsewhere = Obstacle::SlotsElsewhere { attempts: 0, attempts_max: 0, cluster_max: 5 };
+        assert_eq!(queue_state.obstacles, [elsewhere]);
     }
 }

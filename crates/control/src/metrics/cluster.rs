@@ -24,6 +24,12 @@ pub(super) fn write_cluster(figures: &ClusterFigures, out: &mut MetricFamilies) 
     let help = "Departures to next hops with a rate, by whether all nodes share them or each has its part";
     out.family("mailrace_cluster_departures_total", help, MetricKind::Counter);
     figures.departures.iter().for_each(|(source, count)| out.sample(&[("source", source)], count));
+    let help = "Connections that this node may have to next hops with shared `connections`, by whether all nodes share \
+        them or each has its part";
+    out.family("mailrace_cluster_slots_held", help, MetricKind::Gauge);
+    figures.slots_held.iter().for_each(|(source, count)| out.sample(&[("source", source)], count));
+    let help = "Connections that this node asked for and others held, each counted once for as long as it is missing";
+    out.counter("mailrace_cluster_slots_refused_total", help, figures.slots_refused);
 }
 
 fn write_lanes(figures: &ClusterFigures, out: &mut MetricFamilies) {

@@ -25,5 +25,7 @@ pub(super) fn of_node(figures: &NodeFigures) -> ClusterFigures {
         publishes_failed: sums.publishes_failed,
         takeovers: figures.takeovers,
         departures: [("shared", figures.departures_shared), ("own part", figures.departures_own_part)],
+        slots_held: [("shared", figures.slots_shared), ("own part", figures.slots_own_part)],
+        slots_refused: figures.slots_refused,
     }
 }

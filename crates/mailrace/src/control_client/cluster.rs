@@ -10,7 +10,14 @@ use config::Config;
 
 /// `mailrace cluster status`.
 pub fn print_lanes(config: &Config, as_json: bool) -> anyhow::Result<()> {
-    print_rows(config, &ControlRequest::ClusterStatus, as_json, cluster_text::lane_table)
+    print_rows(config, &ControlRequest::ClusterStatus, as_json, cluster_text::lane_table)?;
+    match as_json {
+        true => Ok(()),
+        false => {
+            let metrics = request_text(&config.admin.socket, &ControlRequest::Status)?;
+            print(cluster_text::sharing_lines(&rows(&metrics)?))
+        }
+    }
 }
 
 /// `mailrace cluster nodes`.

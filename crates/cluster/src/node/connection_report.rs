@@ -1,0 +1,49 @@
+//! Says in the log that no NATS server is connected, why, and when one is again. Twice for each time at the most:
+//! when it begins, and if the servers refuse the node then, such as when its credentials have expired.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use mail::LogLevel;
+use tokio::time::{Instant, sleep};
+
+use super::NodeShared;
+
+/// How often it is looked whether a server is connected.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+
+const LOST: &str = "no NATS server is connected: what needs a second copy or a lease waits, or is answered 451";
+const BACK: &str = "a NATS server is connected again";
+
+/// What the log says at present.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reported {
+    Connected,
+    Lost,
+    Refused,
+}
+
+/// Looks after the connection until the node stops.
+pub(super) async fn run(shared: Arc<NodeShared>) {
+    let (mut reported, mut connected_at) = (Reported::Connected, Instant::now());
+    loop {
+        sleep(LOOK_INTERVAL).await;
+        if shared.connection.is_connected() {
+            connected_at = Instant::now();
+            if std::mem::replace(&mut reported, Reported::Connected) != Reported::Connected {
+                shared.log(LogLevel::Info, BACK, &[("node", &shared.parts.config.node)]);
+            }
+            continue;
+        }
+        // Shorter than that, nobody notices.
+        if connected_at.elapsed() < shared.parts.config.lease {
+            continue;
+        }
+        let error = shared.connection.disconnection_reason();
+        let now = if error.is_temporary() { Reported::Lost } else { Reported::Refused };
+        if reported == Reported::Connected || (reported, now) == (Reported::Lost, Reported::Refused) {
+            shared.log(LogLevel::Error, LOST, &[("node", &shared.parts.config.node), ("error", &error)]);
+            reported = now;
+        }
+    }
+}

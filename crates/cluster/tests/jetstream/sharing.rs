@@ -1,0 +1,69 @@
+//! Departures of a shared rate while servers take nothing: the own part is granted without waiting for them.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use cluster::SharingCallbacks;
+
+use crate::nodes::{TestNode, await_that, folder, servers};
+use crate::servers::NatsServers;
+
+const INTERVAL: Duration = Duration::from_millis(100);
+/// A request that is not answered for a second gets the own part.
+const GRANT_TIME_MAX: Duration = Duration::from_secs(2);
+/// More than what the connection and the node keep of them.
+const FAILED_LOGINS: usize = 10_000;
+/// In this time, a node would try twice to open the log of requests.
+const TIME_WITHOUT_MAJORITY: Duration = Duration::from_secs(10);
+
+/// Begins to share; returns what comes when departures are granted.
+fn share(node: &TestNode) -> Receiver<()> {
+    let (tell, granted) = channel();
+    let tell = Mutex::new(tell);
+    node.node.share(SharingCallbacks {
+        grant: Box::new(move |_, _| tell.lock().unwrap().send(()).unwrap_or_default()),
+        grant_slots: Box::new(|_, _| {}),
+        report_lame: Box::new(|_| {}),
+        count_failed_login: Box::new(|_, _| {}),
+        count_usage: Box::new(|_| {}),
+    });
+    granted
+}
+
+/// A node that was cut off took no requests any more as soon as enough logins had failed.
+#[test]
+fn broadcasts_that_no_server_takes_hold_up_nothing_else() {
+    let (_runtime, mut servers) = servers();
+    let home = tempfile::tempdir().unwrap();
+    let node = TestNode::start(servers.config("first"), &folder(&home, "first"));
+    let granted = share(&node);
+    servers.kill(0);
+    await_that("no server is connected", || !node.node.figures().connected);
+    for _ in 0..FAILED_LOGINS {
+        node.sharing.announce_failed_login("alice", IpAddr::V4(Ipv4Addr::LOCALHOST));
+    }
+    node.sharing.request_departures("smtp:a.example", INTERVAL, 1);
+    granted.recv_timeout(GRANT_TIME_MAX).expect("the own part is granted");
+    node.end();
+}
+
+/// A server that is connected, but has no majority, answers nothing; each attempt to open the log took seconds.
+#[test]
+fn requests_do_not_wait_for_servers_without_a_majority() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let mut servers = runtime.block_on(NatsServers::start(3));
+    let home = tempfile::tempdir().unwrap();
+    let node = TestNode::start(servers.config("first"), &folder(&home, "first"));
+    let granted = share(&node);
+    servers.kill(0);
+    servers.kill(1);
+    let end = Instant::now() + TIME_WITHOUT_MAJORITY;
+    while Instant::now() < end {
+        node.sharing.request_departures("smtp:a.example", INTERVAL, 1);
+        granted.recv_timeout(GRANT_TIME_MAX).expect("departures are granted");
+    }
+    assert!(node.node.figures().departures_own_part > 0);
+    node.end();
+}
