@@ -645,7 +645,7 @@ class Hostile(ApiCase):
         connection.write("".join(requests).encode())
         answers = [connection.response() for _ in requests]
         self.assertEqual([status for status, _, _ in answers], [200, 200, 200, 404])
-        self.assertEqual([json.loads(body) for _, _, body in answers[1:3]], [{"recipients": 2}] * 2)
+        self.assertEqual([json.loads(body) for _, _, body in answers[1:3]], [_ONE | {"recipients": 2}] * 2)
 
     def test_clients_that_say_nothing_or_stop_halfway_are_disconnected_and_stop_nobody(self):
         text = self.server.config.read_text()
