@@ -121,7 +121,11 @@ impl Connection {
         let node = self.config().node.to_string();
         Ok(messages.filter_map(move |message| {
             let announcement = serde_json::from_slice::<Announcement>(&message.payload).ok();
-            ready(announcement.filter(|announcement| announcement.node != node).map(|announcement| announcement.broadcast))
+            ready(
+                announcement
+                    .filter(|announcement| announcement.node != node)
+                    .map(|announcement| announcement.broadcast),
+            )
         }))
     }
 }

@@ -132,7 +132,9 @@ impl NextHopSharing {
 impl ClusterNode {
     /// Begins to answer what [`NodeSharing`] was told, and to pass on what other nodes tell. Called once.
     pub fn share(&self, callbacks: SharingCallbacks) {
-        let Some(NodeMessages { received, broadcasts, usage }) = self.shared.node_messages.lock().take() else { return };
+        let Some(NodeMessages { received, broadcasts, usage }) = self.shared.node_messages.lock().take() else {
+            return;
+        };
         let callbacks = Arc::new(callbacks);
         self.thread.handle().spawn(pass_broadcasts(self.shared.clone(), callbacks.clone()));
         self.thread.handle().spawn(announce_broadcasts(self.shared.clone(), broadcasts));
