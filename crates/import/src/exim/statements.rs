@@ -11,7 +11,7 @@
 //! | `spf` | `spf` |
 
 use super::Conversion;
-use super::domains::{DomainGroup, Truth, applies};
+use super::domains::{DomainGroup, Truth, applies, may_be_excluded};
 use super::expansion::list;
 use super::hosts::HostSet;
 use super::sections::AclItem;
@@ -138,6 +138,9 @@ impl Conversion<'_> {
             return RuleCondition::unsupported(item);
         }
         let chosen: Vec<DomainGroup> = self.groups.iter().filter(|group| truth(group) == Truth::Yes).cloned().collect();
+        if accepts && chosen.iter().any(|group| may_be_excluded(&items, item.negated, group)) {
+            return RuleCondition::unsupported(item);
+        }
         if truth(&DomainGroup::Foreign) == Truth::Yes && !accepts {
             return RuleCondition::Always;
         }
