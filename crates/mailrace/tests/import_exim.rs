@@ -223,7 +223,8 @@ fn keys_of_files_are_domains_only_as_exim_looks_them_up() {
         let found: Vec<String> = sections.filter_map(name).filter(|name| !name.ends_with(".invalid")).collect();
         let mut expected: Vec<&str> = names.split_whitespace().collect();
         let mut found: Vec<&str> = found.iter().map(String::as_str).collect();
-        (expected.sort_unstable(), found.sort_unstable());
+        expected.sort_unstable();
+        found.sort_unstable();
         assert_eq!(found, expected, "{domains}\n{}", made.text);
         assert_eq!(made.behavior_changes.iter().any(|told| told.contains("anybody could relay")), tells, "{domains}");
     }
