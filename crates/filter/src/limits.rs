@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-use mail::{Allowance, Networks};
+use mail::{Address, Allowance, Networks};
 use parking_lot::Mutex;
 
 use crate::check::{Check, CheckFactory, CheckOrder, Origin, SessionInfo, Submitter};
@@ -67,9 +67,10 @@ impl Quantity {
 pub enum LimitSubject {
     /// Each user who has logged in. Nobody else is limited.
     User,
-    /// Each sender, except the null sender.
+    /// Each sender, except the null sender. Strangers, who may claim to be anybody, use up nothing of what users
+    /// and relay networks have.
     Sender,
-    /// Each domain of senders.
+    /// Each domain of senders, also apart for strangers.
     SenderDomain,
     /// Each client, or each network of clients.
     Client(ClientPrefixes),
@@ -219,10 +220,15 @@ impl LimitSettings {
         if !is_listener || is_exempt || user.as_ref().is_some_and(|user| self.spares_user(user)) {
             return None;
         }
+        let claimed = |sender: String| match session.submitter {
+            Submitter::Stranger => format!("{sender} of strangers"),
+            Submitter::User(_) | Submitter::RelayNetwork | Submitter::LocalProgram => sender,
+        };
         let key = match self.subject {
             LimitSubject::User => user?,
-            LimitSubject::Sender => fold_key(session.sender??.as_str()),
-            LimitSubject::SenderDomain => fold_key(session.sender??.domain()),
+            LimitSubject::Sender if user.is_some() => claimed(untagged(session.sender??)),
+            LimitSubject::Sender => claimed(fold_key(session.sender??.as_str())),
+            LimitSubject::SenderDomain => claimed(fold_key(session.sender??.domain())),
             // All clients without a known address are one.
             LimitSubject::Client(prefixes) => {
                 session.client.map_or_else(String::new, |client| prefixes.network(client).to_string())
@@ -235,6 +241,13 @@ impl LimitSettings {
     fn spares_user(&self, user: &str) -> bool {
         !self.users || self.exempt_users.iter().any(|exempt| fold_key(exempt) == user)
     }
+}
+
+/// The address without a tag: a user has any number of them.
+fn untagged(sender: &Address) -> String {
+    let local = sender.local_part();
+    let bare = local.split_once('+').map_or(local, |(before, _)| before);
+    fold_key(&format!("{bare}@{}", sender.domain()))
 }
 
 impl CheckFactory for RateLimits {

@@ -431,6 +431,44 @@ fn a_warning_is_a_line_in_the_log() {
     assert_eq!(*log.0.lock().unwrap(), ["content rule 'out' matches : Subject: out"]);
 }
 
+/// `^Subject:` did not match a field with white space before its colon, which readers show as any other.
+#[test]
+fn white_space_before_a_colon_hides_no_field() {
+    for pattern in ["^Subject: free", "^Subject : free", "^subject[ \t]+:"] {
+        let is_exact = pattern == "^Subject: free";
+        let rules = [line_rule(LineScope::Header, pattern, ContentAction::Hold)];
+        assert!(holds(&rules, "Subject : free\n\n"), "{pattern}");
+        assert_eq!(holds(&rules, "Subject\t: =?utf-8?Q?free?=\n\n"), pattern != "^Subject : free", "{pattern}");
+        assert_eq!(holds(&rules, "Subject: free\n\n"), is_exact, "{pattern}");
+    }
+}
+
+/// An attachment was not found in a message that is encoded or of a newer type, and where a second field named parts.
+#[test]
+fn no_enclosed_message_hides_an_attachment() {
+    let rules = [attachment_rule(&["*.exe"], &[], None)];
+    let inner = "Subject: inner\nContent-Disposition: attachment; filename=a.exe\n\nx\n";
+    let outer = |fields: &str, content: &str| {
+        format!("Content-Type: multipart/mixed; boundary=b\n\n--b\n{fields}\n\n{content}--b--\n")
+    };
+    assert!(holds(&rules, &outer("Content-Type: message/global", inner)));
+    assert!(holds(&rules, &outer("Content-Type: message/rfc822\nContent-Transfer-Encoding: 8bit", inner)));
+    let encoded = "U3ViamVjdDogaW5uZXIKQ29udGVudC1EaXNwb3NpdGlvbjogYXR0YWNobWVudDsgZmlsZW5hbWU9YS5leGUKCnggCg==\n";
+    for kind in ["message/rfc822", "message/global"] {
+        let fields = format!("Content-Type: {kind}\nContent-Transfer-Encoding: base64");
+        assert_eq!(refusal(&check(&rules, &outer(&fields, encoded))), Some(("content rules", 554)), "{kind}");
+        let nested = [line_rule(LineScope::Nested, "^Subject: inner", ContentAction::Hold)];
+        assert_eq!(refusal(&check(&nested, &outer(&fields, encoded))), Some(("content rules", 554)), "{kind}");
+        let header = [line_rule(LineScope::Header, "^Subject: inner", ContentAction::Hold)];
+        assert_eq!(refusal(&check(&header, &outer(&fields, encoded))), None, "{kind}");
+    }
+    let second = "Content-Type: text/plain\nContent-Type: multipart/mixed; boundary=c";
+    assert_eq!(refusal(&check(&rules, &format!("{second}\n\n--c\n{inner}"))), Some(("content rules", 554)));
+    assert_eq!(refusal(&check(&rules, &outer(second, &format!("--c\n{inner}--c--\n")))), Some(("content rules", 554)));
+    let same = "Content-Type: multipart/mixed; boundary=c\n".repeat(2);
+    assert!(holds(&rules, &format!("{same}\n--c\n{inner}--c--\n")));
+}
+
 #[test]
 fn hostile_structures_are_refused() {
     let rules = [attachment_rule(&["*.exe"], &[], None)];

@@ -3,6 +3,7 @@
 //!
 //! | rule            | effect                                                                         |
 //! |-----------------|--------------------------------------------------------------------------------|
+//! | `dotless_parents` | the key `.example.org`, which means the subdomains, is looked up as `example.org` |
 //! | `domains`       | a key without a local part, or of another domain, is NotFound without a lookup |
 //! | `result_format` | a text made of each value; a value or a key that lacks a part of it gives none |
 //! | `values_max`    | with more values, the key is Unavailable                                       |
@@ -23,6 +24,8 @@ use crate::{LookupAnswer, LookupFuture, LookupStats, Table, TableLayer, TraceFut
 /// The rules for one table. By default nothing is changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ConversionRules {
+    /// A key that begins with a dot is looked up without it.
+    pub dotless_parents: bool,
     /// The folded domains whose addresses are looked up. None: all keys.
     pub domains: Option<Vec<Box<str>>>,
     /// The text made of each value.
@@ -165,6 +168,15 @@ struct ConvertedTable {
 }
 
 impl ConvertedTable {
+    /// The key that the table is asked for.
+    fn asked_key(&self, key: &str) -> String {
+        let key = fold_key(key);
+        match key.strip_prefix('.').filter(|_| self.rules.dotless_parents) {
+            Some(parent) => parent.to_owned(),
+            None => key,
+        }
+    }
+
     /// Whether the key is looked up at all.
     fn is_wanted(&self, key: &str) -> bool {
         let is_ours = |domains: &HashSet<String>| match key.rsplit_once('@') {
@@ -187,8 +199,8 @@ impl ConvertedTable {
     }
 
     async fn answers(&self, keys: &[&str]) -> Vec<LookupAnswer> {
-        let folded: Vec<String> = keys.iter().map(|key| fold_key(key)).collect();
-        let wanted: Vec<&str> = folded.iter().map(String::as_str).filter(|key| self.is_wanted(key)).collect();
+        let asked: Vec<String> = keys.iter().map(|key| self.asked_key(key)).collect();
+        let wanted: Vec<&str> = asked.iter().map(String::as_str).filter(|key| self.is_wanted(key)).collect();
         let mut given = match wanted.is_empty() {
             true => Vec::new(),
             false => self.table.lookup(&wanted).await,
@@ -198,7 +210,7 @@ impl ConvertedTable {
             true => given.next().map_or_else(|| self.no_answer(), |answer| self.convert(key, answer)),
             false => LookupAnswer::NotFound,
         };
-        folded.iter().map(answer).collect()
+        asked.iter().map(answer).collect()
     }
 
     fn no_answer(&self) -> LookupAnswer {
@@ -217,7 +229,7 @@ impl Table for ConvertedTable {
 
     fn trace<'a>(&'a self, key: &'a str) -> TraceFuture<'a> {
         Box::pin(async move {
-            let key = fold_key(key);
+            let key = self.asked_key(key);
             if !self.is_wanted(&key) {
                 return TracedAnswer { answer: LookupAnswer::NotFound, layer: TableLayer::Memory };
             }
@@ -270,6 +282,21 @@ mod tests {
         let none = LookupAnswer::NotFound;
         let yes = found(&["x"]);
         assert_eq!(answers(rules, &["x"], &keys).await, [&yes, &none, &none, &none, &none, &yes].map(Clone::clone));
+    }
+
+    /// Tables for Postfix name a domain without a dot for all its subdomains.
+    #[tokio::test]
+    async fn subdomains_are_found_by_the_plain_name_of_their_parent() {
+        let rules = |dotless_parents| ConversionRules {
+            dotless_parents,
+            result_format: Some("{key}".parse().unwrap()),
+            ..ConversionRules::default()
+        };
+        let keys = ["a@b.Example.org", "b.example.org", ".Example.org", ".org"];
+        let plain = ["a@b.example.org", "b.example.org", "example.org", "org"].map(|key| found(&[key]));
+        assert_eq!(answers(rules(true), &["x"], &keys).await, plain);
+        let dotted = ["a@b.example.org", "b.example.org", ".example.org", ".org"].map(|key| found(&[key]));
+        assert_eq!(answers(rules(false), &["x"], &keys).await, dotted);
     }
 
     #[tokio::test]

@@ -14,7 +14,7 @@ use import::exim::{debian, import, source};
 use import::{FileReader, ImportResult};
 use proptest::prelude::*;
 
-const FILES: [(&str, &str); 13] = [
+const FILES: [(&str, &str); 15] = [
     ("/etc/passwd", "root:x:0:0::/root:/bin/sh\nbob:x:1000:1000::/home/bob:/bin/sh\n"),
     ("/etc/aliases", "postmaster: root\nroot: bob\nlog: |/usr/bin/log\n"),
     ("/etc/email-addresses", "bob: bob@example.net\n"),
@@ -31,6 +31,8 @@ const FILES: [(&str, &str); 13] = [
     ("/etc/closed", "info: bob@example.org\n*: :fail: nobody else\n"),
     ("/etc/tagged", "info: bob@example.org\na+b: bob@example.org\n"),
     ("/etc/logins", "bob: pa:ss\n"),
+    ("/etc/hosts-of-ours", "10.0.0.0/8: x\n192.0.2.1: x\n"),
+    ("/etc/domains", "*: default\n*.wide.example: x\nplain.example: x\n+all: x\n"),
 ];
 
 /// Files in memory. A folder is the list of its names.
@@ -188,6 +190,90 @@ const OUT: &str = "out:\n driver = dnslookup\n domains = !+local_domains\n trans
 
 fn relay_networks(made: &ImportResult) -> &str {
     made.text.lines().find_map(|line| line.strip_prefix("networks = ")).unwrap().split('#').next().unwrap().trim()
+}
+
+/// Keys that are networks gave a whole network the right to relay, and keys for names of clients gave it to addresses.
+#[test]
+fn keys_of_files_are_hosts_only_as_exim_looks_them_up() {
+    for (hosts, networks) in [
+        ("net-lsearch;/etc/hosts-of-ours", "[\"192.0.2.1/32\"]"),
+        ("net-iplsearch;/etc/hosts-of-ours", "[\"10.0.0.0/8\", \"192.0.2.1/32\"]"),
+        ("lsearch;/etc/hosts-of-ours", "[]"),
+        ("iplsearch;/etc/hosts-of-ours", "[]"),
+        ("net-lsearch*;/etc/hosts-of-ours", "[]"),
+    ] {
+        let made = converted("", &format!("accept hosts = {hosts}"), OUT, "");
+        assert_eq!(relay_networks(&made), networks, "{hosts}\n{}", made.text);
+    }
+}
+
+/// `*` in a file stood for all domains, and `*.wide.example` for subdomains, which Exim finds in no such file.
+#[test]
+fn keys_of_files_are_domains_only_as_exim_looks_them_up() {
+    for (domains, names, tells) in [
+        ("lsearch;/etc/domains", "plain.example", false),
+        ("partial-lsearch;/etc/domains", "wide.example subdomains plain.example", false),
+        ("lsearch*;/etc/domains", "plain.example", true),
+        ("${lookup{$sender_address_domain}lsearch{/etc/domains}}", "", false),
+    ] {
+        let made = converted(&format!("domainlist d = {domains}"), "accept domains = +d", OUT, "");
+        let sections = made.text.split("\n[[domain]]\n").skip(1);
+        let name =
+            |section: &str| Some(section.lines().find(|line| line.starts_with("name"))?.split('"').nth(1)?.to_owned());
+        let found: Vec<String> = sections.filter_map(name).filter(|name| !name.ends_with(".invalid")).collect();
+        let mut expected: Vec<&str> = names.split_whitespace().collect();
+        let mut found: Vec<&str> = found.iter().map(String::as_str).collect();
+        expected.sort_unstable();
+        found.sort_unstable();
+        assert_eq!(found, expected, "{domains}\n{}", made.text);
+        assert_eq!(made.behavior_changes.iter().any(|told| told.contains("anybody could relay")), tells, "{domains}");
+    }
+}
+
+/// Mail to a domain by name was accepted, whether the database that is excluded had it or not.
+#[test]
+fn a_domain_that_a_database_may_exclude_is_not_accepted() {
+    let excluded = "domains = !mysql;SELECT 1 FROM blocked WHERE domain = '$domain' : a.example";
+    for (acl, is_closed) in [
+        (format!("accept {excluded}"), true),
+        ("accept !domains = mysql;SELECT 1 FROM blocked\n domains = a.example".to_owned(), true),
+        ("accept domains = a.example : !mysql;SELECT 1 FROM blocked".to_owned(), false),
+        ("accept domains = mysql;SELECT 1 FROM ours : a.example".to_owned(), false),
+    ] {
+        let made = converted("hide mysql_servers = localhost/mail/user/geheim", &acl, OUT, "");
+        let refuses = |rule: &str| rule.contains("\"@a.example\"") && rule.contains("\"refuse\"");
+        assert_eq!(made.text.split("[[access]]").any(refuses), is_closed, "{acl}\n{}", made.text);
+    }
+}
+
+/// Relay networks could send to a domain that the statement about them excludes.
+#[test]
+fn relay_networks_cannot_send_to_domains_that_are_closed_to_them() {
+    let refuses = |acl: &str| {
+        let made = converted("", acl, OUT, "");
+        assert_eq!(relay_networks(&made), "[\"10.0.0.0/8\"]", "{acl}");
+        let closes = |rule: &str| rule.contains("[\"@closed.example\"]") && rule.contains("\"refuse\"");
+        made.text.split("[[access]]").any(closes)
+    };
+    assert!(refuses("accept hosts = 10.0.0.0/8\n domains = !closed.example"));
+    assert!(!refuses("accept hosts = 10.0.0.0/8\n domains = !closed.example\naccept domains = closed.example"));
+    assert!(!refuses("accept hosts = 10.0.0.0/8\naccept domains = other.example : !closed.example : *.b.example"));
+}
+
+/// Mail that Exim keeps until somebody has looked at it was delivered, and nothing told of it.
+#[test]
+fn frozen_mail_is_held() {
+    let acl = |conditions: &str| {
+        let acl = format!("warn {conditions}\n control = freeze/no_tell\naccept domains = example.org");
+        let made = converted("domainlist local_domains = example.org", &acl, OUT, "");
+        let holds = |rule: &str| rule.contains("senders = [\"@bad.example\"]") && rule.contains("\"hold\"");
+        let tells = made.behavior_changes.iter().any(|told| told.contains("froze"));
+        (made.text.split("[[access]]").any(holds), tells)
+    };
+    assert_eq!(acl("senders = *@bad.example"), (true, false));
+    assert_eq!(acl("condition = ${if eq{$h_X:}{y}}"), (false, true));
+    let fake = converted("", "accept control = fakereject/no\n senders = a@b.example", OUT, "");
+    assert!(fake.behavior_changes.iter().any(|told| told.contains("reply of a refusal")), "{}", fake.text);
 }
 
 /// A list that excludes another list contains all others, and what that one excludes is not added.

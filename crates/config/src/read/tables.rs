@@ -56,7 +56,7 @@ const TYPE: Keywords<Type> = Keywords {
 };
 
 /// All keys but `name` and `type`, with the types that have them.
-const KEYS: [(&str, &[Type]); 38] = {
+const KEYS: [(&str, &[Type]); 39] = {
     use Type::*;
     [
         ("path", &[Text, Cdb, Regexp, Sqlite, Unavailable]),
@@ -78,6 +78,7 @@ const KEYS: [(&str, &[Type]); 38] = {
         ("connect_timeout", &[Postgres, Mysql, Redis, Ldap]),
         ("batch", &[Postgres, Mysql, Redis, Ldap]),
         ("concurrency", &[Postgres, Mysql, Redis, Ldap]),
+        ("dotless_parents", &[Sqlite, Postgres, Mysql, Redis, Ldap]),
         ("domains", &[Sqlite, Postgres, Mysql, Redis, Ldap]),
         ("separator", &[Sqlite, Postgres, Mysql, Redis, Ldap]),
         ("result_format", &[Sqlite, Postgres, Mysql, Redis, Ldap]),

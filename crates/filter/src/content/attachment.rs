@@ -10,6 +10,8 @@ use crate::header;
 pub(super) const ATTACHMENT_FIELD_OCTETS_MAX: usize = 4 << 10;
 /// The type of a part that does not say it (RFC 2045 section 5.2).
 const DEFAULT_TYPE: &str = "text/plain";
+/// Messages with a header and perhaps parts of their own (RFC 2046 section 5.2.1, RFC 6532 section 3.7).
+const ENCLOSED_MESSAGES: [&str; 2] = ["message/rfc822", "message/global"];
 
 /// Which attachments match: all that is given must hold for one of them. An attachment is a part with a
 /// file name, one that says it is an attachment, or one that is not text; but no multipart.
@@ -44,7 +46,7 @@ pub(super) enum PartFields {
         names: Vec<String>,
         is_marked: bool,
     },
-    /// A field is too long.
+    /// A field is too long, or a second type names parts that the first does not.
     Unreadable,
 }
 
@@ -64,6 +66,7 @@ impl PartFields {
     /// Reads the header of a part.
     pub(super) fn read(part_header: &[u8]) -> PartFields {
         let (mut media_type, mut names, mut is_marked) = (None, Vec::new(), false);
+        let mut first_type = String::new();
         for field in header::fields(part_header) {
             let is_disposition = header::is_named(field, "Content-Disposition");
             if !is_disposition && !header::is_named(field, "Content-Type") {
@@ -78,12 +81,20 @@ impl PartFields {
             names.extend(named);
             if is_disposition {
                 is_marked |= word == "attachment";
-            } else {
-                media_type.get_or_insert(word);
+            } else if media_type.is_none() {
+                (media_type, first_type) = (Some(word), value.to_owned());
+            } else if value != first_type && word.starts_with("multipart/") {
+                // Readers that take the last field find parts here that nobody has looked at.
+                return PartFields::Unreadable;
             }
         }
         let media_type = media_type.filter(|found| found.contains('/')).unwrap_or_else(|| DEFAULT_TYPE.to_owned());
         PartFields::Read { media_type, names, is_marked }
+    }
+
+    /// Whether the content is a message.
+    pub(super) fn encloses_message(&self) -> bool {
+        matches!(self, PartFields::Read { media_type, .. } if ENCLOSED_MESSAGES.contains(&media_type.as_str()))
     }
 
     /// The attachment that the part is, before its content is read.

@@ -7,6 +7,8 @@ use mail_parser::HeaderValue;
 use mail_parser::parsers::MessageStream;
 use memchr::{memchr, memchr_iter, memchr2};
 
+use super::parameter_names::parameter_names;
+
 /// Octets of a decoded value, before it is decoded.
 const ENCODED_OCTETS_MAX: usize = 4 << 10;
 
@@ -42,14 +44,17 @@ pub(super) fn is_mime_field(name: &str) -> bool {
         || name.get(..8).is_some_and(|start| start.eq_ignore_ascii_case("Content-"))
 }
 
-/// An unfolded field with its encoded words decoded; None if it has none.
-pub(super) fn decoded(text: &str) -> Option<String> {
-    // Mostly there is none, and the whole text is searched faster than the value is found.
-    let (name, value) = has_encoded_word(text).then(|| text.split_once(':'))??;
-    if !has_encoded_word(value) {
-        return None;
+/// An unfolded field as readers see it: with its encoded words decoded, and without white space before the colon
+/// (RFC 5322 section 4.5). None if it is the same.
+pub(super) fn as_read(text: &str) -> Option<String> {
+    let colon = memchr(b':', text.as_bytes())?;
+    let (name, value) = (&text[..colon], &text[colon + 1..]);
+    let bare = name.trim_ascii_end();
+    let decoded = if has_encoded_word(value) { decoded_words(value) } else { None };
+    match decoded {
+        Some(decoded) => Some(format!("{bare}: {decoded}")),
+        None => (bare.len() < name.len()).then(|| format!("{bare}:{value}")),
     }
-    Some(format!("{name}: {}", decoded_words(value)?))
 }
 
 /// Whether an encoded word may begin somewhere.
@@ -70,8 +75,9 @@ fn decoded_words(value: &str) -> Option<String> {
 /// in the parameters. None: too long to be read.
 pub(super) fn type_and_names(value: &str) -> Option<(String, Vec<String>)> {
     let line = line_of(value)?;
+    let others: Vec<String> = parameter_names(value).iter().map(|name| file_name(name)).collect();
     let HeaderValue::ContentType(found) = MessageStream::new(line.as_bytes()).parse_content_type() else {
-        return Some((String::new(), Vec::new()));
+        return Some((String::new(), others));
     };
     let main = found.ctype().to_ascii_lowercase();
     let media_type = match found.subtype() {
@@ -80,7 +86,9 @@ pub(super) fn type_and_names(value: &str) -> Option<(String, Vec<String>)> {
     };
     let named = found.attributes().unwrap_or_default().iter();
     let names = named.filter(|it| it.name.eq_ignore_ascii_case("filename") || it.name.eq_ignore_ascii_case("name"));
-    Some((media_type, names.map(|it| file_name(&it.value)).collect()))
+    let mut names: Vec<String> = names.map(|it| file_name(&it.value)).collect();
+    names.extend(others.into_iter().filter(|other| !names.contains(other)).collect::<Vec<_>>());
+    Some((media_type, names))
 }
 
 /// The addresses in the value of a field; none if it has no address, or is too long to be read.
@@ -112,11 +120,12 @@ mod tests {
     #[test]
     fn encoded_words_are_decoded() {
         assert_eq!(
-            decoded("Subject: =?utf-8?B?w6RiYw==?= =?iso-8859-1?q?d=E9?= e").as_deref(),
+            as_read("Subject: =?utf-8?B?w6RiYw==?= =?iso-8859-1?q?d=E9?= e").as_deref(),
             Some("Subject: \u{e4}bcd\u{e9} e")
         );
-        assert_eq!(decoded("Subject: plain"), None);
-        assert!(decoded("Subject: =?utf-8?Q?a=0D=0Ab?=").is_some_and(|text| !text.contains('\n')));
+        assert_eq!(as_read("Subject: plain"), None);
+        assert_eq!(as_read("Subject \t: plain").as_deref(), Some("Subject: plain"));
+        assert!(as_read("Subject: =?utf-8?Q?a=0D=0Ab?=").is_some_and(|text| !text.contains('\n')));
     }
 
     #[test]
@@ -130,7 +139,7 @@ mod tests {
             ("application/x; name=\"=?utf-8?B?w6QuZXhl?=\"", "\u{e4}.exe"),
             ("application/x; name=\"a.exe. \"", "a.exe"),
         ] {
-            assert_eq!(type_and_names(value).unwrap().1, [expected], "{value}");
+            assert_eq!(type_and_names(value).unwrap().1[0], expected, "{value}");
         }
         assert_eq!(type_and_names("Text/HTML; charset=x").unwrap(), ("text/html".to_owned(), Vec::new()));
         assert_eq!(type_and_names(&"x".repeat(5000)), None);

@@ -11,7 +11,7 @@ use protocol::mime::{
 use super::attachment::{Attachment, PartFields};
 use super::decoder::ContentDecoder;
 use super::field_patterns::FieldPatterns;
-use super::field_text::{decoded, is_mime_field, name_and_value, unfolded};
+use super::field_text::{as_read, is_mime_field, name_and_value, unfolded};
 use super::findings::{Findings, LinePosition, TooManyChanges};
 use super::line_patterns::LinePatterns;
 use super::{ContentLimits, LineScope};
@@ -29,8 +29,10 @@ pub(super) enum ScanError {
     HeaderTooLong,
     #[error("a multipart has a boundary that is too long or cannot be read")]
     Boundary,
-    #[error("a field that names a file is too long")]
+    #[error("a field that names a file is too long, or a second type of content contradicts the first")]
     AttachmentField,
+    #[error("an enclosed message is encoded, so its parts cannot be read")]
+    EncodedMessage,
     #[error("too many lines to replace or remove")]
     TooManyChanges,
     #[error("too many fields or attachments that are to be looked up in a table")]
@@ -247,6 +249,18 @@ impl PartReader<'_> {
         }
     }
 
+    /// What the header of the part says of its content, if a rule is about fields or attachments of parts.
+    fn read_part_fields(&mut self) -> Option<PartFields> {
+        if !self.needs.fields && !self.needs.attachments {
+            return None;
+        }
+        let fields = PartFields::read(&self.header);
+        if fields == PartFields::Unreadable && self.needs.attachments {
+            self.fail(ScanError::AttachmentField);
+        }
+        Some(fields)
+    }
+
     fn begin_leaf(&mut self, attachment: Option<Attachment>, kind: &ContentKind, encoding: DeclaredEncoding) {
         let decoder = ContentDecoder::new(encoding);
         let has_lines = self.needs.lines && *kind == ContentKind::Text && !decoder.is_identity();
@@ -276,23 +290,24 @@ impl PartVisitor for PartReader<'_> {
         if self.needs.fields && self.part > 0 {
             self.compare_fields();
         }
-        let mut attachment = None;
-        if self.needs.attachments {
-            match PartFields::read(&self.header) {
-                PartFields::Unreadable => self.fail(ScanError::AttachmentField),
-                read => attachment = read.into_attachment(kind),
-            }
+        let fields = self.read_part_fields();
+        let encloses_message =
+            *kind == ContentKind::Message || fields.as_ref().is_some_and(PartFields::encloses_message);
+        let is_encoded = matches!(header.encoding(), DeclaredEncoding::QuotedPrintable | DeclaredEncoding::Base64);
+        if encloses_message && is_encoded && *kind != ContentKind::Message {
+            self.fail(ScanError::EncodedMessage);
         }
+        let attachment = fields.filter(|_| self.needs.attachments).and_then(|fields| fields.into_attachment(kind));
         if *kind == ContentKind::OpaqueMultipart && (self.needs.fields || self.needs.attachments) {
             self.fail(ScanError::Boundary);
         }
         match kind {
             ContentKind::Multipart { .. } => Structure::Multipart,
-            ContentKind::Message => {
+            _ if encloses_message => {
                 attachment.iter().for_each(|attachment| self.findings.take_attachment(attachment));
                 Structure::Message
             }
-            ContentKind::Text | ContentKind::Binary | ContentKind::OpaqueMultipart => {
+            _ => {
                 self.begin_leaf(attachment, kind, header.encoding());
                 Structure::Leaf
             }
@@ -346,7 +361,7 @@ impl PartVisitor for PartReader<'_> {
     fn end_multipart(&mut self, _part: usize, _encoding: DeclaredEncoding, _has_parts: bool) {}
 }
 
-/// Compares a field of this name as it is and with its encoded words decoded.
+/// Compares a field of this name as it is and as readers see it.
 pub(super) fn compare_field(
     patterns: &RulePatterns,
     findings: &mut Findings<'_>,
@@ -356,11 +371,11 @@ pub(super) fn compare_field(
     position: Option<&LinePosition>,
 ) -> Result<(), TooManyChanges> {
     let plain = patterns.fields.rules_of(scopes, name, text);
-    let decoded = decoded(text);
-    let of_decoded = decoded.as_deref().map(|decoded| patterns.fields.rules_of(scopes, name, decoded));
+    let read = as_read(text);
+    let of_read = read.as_deref().map(|read| patterns.fields.rules_of(scopes, name, read));
     let mut matching: Vec<(usize, &str)> = plain.iter().map(|rule| (*rule, text)).collect();
-    let more = of_decoded.into_iter().flatten().filter(|rule| !plain.contains(rule));
-    matching.extend(more.map(|rule| (rule, decoded.as_deref().unwrap_or(text))));
+    let more = of_read.into_iter().flatten().filter(|rule| !plain.contains(rule));
+    matching.extend(more.map(|rule| (rule, read.as_deref().unwrap_or(text))));
     if matching.is_empty() {
         return Ok(());
     }

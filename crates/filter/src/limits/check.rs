@@ -208,6 +208,24 @@ mod tests {
         assert!(send(Some(&eve)).contains("from this domain"));
     }
 
+    /// A stranger who claimed to be bob kept him from sending, and bob had more with each tag.
+    #[test]
+    fn strangers_use_up_nothing_of_users_and_tags_give_users_nothing() {
+        let now = Instant::now();
+        for subject in [LimitSubject::Sender, LimitSubject::SenderDomain] {
+            let limits = limits(&[limit(subject, [2, 0, 0])]);
+            let send = |submitter, sender: &str| {
+                let sender: Address = sender.parse().unwrap();
+                reply(&limits.check_mail(&session("192.0.2.1", submitter, Some(&sender)), now)).is_empty()
+            };
+            let stranger = || (0..3).map(|_| send(Submitter::Stranger, "bob@a.example")).collect::<Vec<_>>();
+            assert_eq!(stranger(), [true, true, false], "{subject:?}");
+            let bob = |sender| send(Submitter::User("bob"), sender);
+            assert_eq!([bob("bob+a@a.example"), bob("Bob@A.example"), bob("bob+b@a.example")], [true, true, false]);
+            assert!(!send(Submitter::RelayNetwork, "bob@a.example"), "{subject:?}");
+        }
+    }
+
     #[test]
     fn bytes_are_promised_at_mail_and_counted_at_the_end() {
         let (limits, now) = (limits(&[limit(LimitSubject::Listener, [0, 0, 1000])]), Instant::now());

@@ -77,7 +77,7 @@ impl Conversion<'_> {
             while rules.last().is_some_and(|rule| rule.action == "accept") {
                 rules.pop();
             }
-            self.refuse_partly_open_domains(stage, &mut rules);
+            self.refuse_closed_domains(stage, &mut rules);
             self.write_rules(stage, rules);
         }
         for option in OTHER_ACLS.iter().filter(|name| self.config.main.value(name).is_some()) {
@@ -118,14 +118,21 @@ impl Conversion<'_> {
         }
     }
 
-    /// Domains that only some strangers may send to are closed for all whom no rule accepts.
-    fn refuse_partly_open_domains(&mut self, stage: &str, rules: &mut Vec<Rule>) {
+    /// Domains that only some strangers may send to are closed for all whom no rule accepts, and those that nobody
+    /// may send to for all.
+    fn refuse_closed_domains(&mut self, stage: &str, rules: &mut Vec<Rule>) {
         if stage != "rcpt" {
             return;
         }
-        let partly = |group: &&DomainGroup| self.accepts_strangers(group) == ConditionOutcome::Maybe;
-        let partly: Vec<DomainGroup> = self.groups.iter().filter(partly).cloned().collect();
-        for group in partly {
+        let relays = self.relay.users || !self.relay.networks.is_empty();
+        let is_closed = |group: &&DomainGroup| match self.accepts_strangers(group) {
+            ConditionOutcome::Yes => false,
+            ConditionOutcome::Maybe => true,
+            ConditionOutcome::No => relays && !self.may_relay_to(group),
+        };
+        let closed: Vec<DomainGroup> = self.groups.iter().filter(is_closed).cloned().collect();
+        for group in closed {
+            let may_users_pass = self.relay.users && self.may_relay_to(&group);
             let keys = match &group {
                 DomainGroup::Name(name) => vec![("recipients", format!("[{}]", quoted(&format!("@{name}"))))],
                 DomainGroup::Subdomains(name) => vec![("recipients", format!("[{}]", quoted(&format!("@*.{name}"))))],
@@ -135,11 +142,12 @@ impl Conversion<'_> {
                 },
                 DomainGroup::Foreign => continue,
             };
-            rules.push(Rule { keys, action: "refuse", reply: None, after_users: self.relay.users });
+            rules.push(Rule { keys, action: "refuse", reply: None, after_users: may_users_pass });
         }
     }
 
     fn statement(&mut self, statement: &AclStatement, stage: &str, after_users: bool, rules: &mut Vec<Rule>) {
+        self.frozen_mail(statement, stage, after_users, rules);
         if statement.verb == "warn" || self.is_known_elsewhere(statement, stage) {
             return;
         }
@@ -165,6 +173,35 @@ impl Conversion<'_> {
                 self.accepting(&bare, statement, stage, rules);
             }
             _ => self.refusing(&bare, statement, stage, after_users, rules),
+        }
+    }
+
+    /// `control = freeze` holds mail. The controls that only seem to refuse it have no counterpart.
+    fn frozen_mail(&mut self, statement: &AclStatement, stage: &str, after_users: bool, rules: &mut Vec<Rule>) {
+        let controls = statement.items.iter().filter(|item| item.name == "control");
+        let names: Vec<&str> = controls.map(|item| item.value.split('/').next().unwrap_or_default().trim()).collect();
+        if names.iter().any(|name| ["fakereject", "fakedefer"].contains(name)) {
+            self.draft.add_behavior_change(format!(
+                "Mail that `{}` accepts with the reply of a refusal gets 250: this control has no counterpart.",
+                statement.summary()
+            ));
+        }
+        if !names.contains(&"freeze") || !["accept", "warn"].contains(&statement.verb.as_str()) {
+            return;
+        }
+        let is_condition = |item: &&AclItem| !MODIFIERS.contains(&item.name.as_str());
+        let conditions: Vec<AclItem> = statement.items.iter().filter(is_condition).cloned().collect();
+        match self.alternatives(&conditions, stage, false) {
+            Ok(alternatives) => rules.extend(alternatives.into_iter().map(|keys| Rule {
+                keys,
+                action: "hold",
+                reply: None,
+                after_users,
+            })),
+            Err((_, unsupported)) => self.draft.add_behavior_change(format!(
+                "Mail that `{}` froze is delivered: `{unsupported}` has no counterpart. Add a rule with action = \"hold\".",
+                statement.summary()
+            )),
         }
     }
 

@@ -8,7 +8,7 @@
 //! | No | nobody on the Internet may |
 
 use super::Conversion;
-use super::domains::{ConditionOutcome, DomainGroup, applies};
+use super::domains::{ConditionOutcome, DomainGroup, applies, may_be_excluded};
 use super::hosts::subtracted;
 use super::sections::{AclItem, AclStatement, MODIFIERS};
 use crate::config_draft::TomlSection;
@@ -74,8 +74,15 @@ impl Conversion<'_> {
     fn statement_holds(&self, statement: &AclStatement, group: &DomainGroup, depth: usize) -> ConditionOutcome {
         let items = statement.items.iter().take_while(|item| item.name != "endpass");
         let conditions = items.filter(|item| !MODIFIERS.contains(&item.name.as_str()));
-        let outcomes = conditions.map(|item| self.condition_holds(item, group, depth).negated(item.negated));
-        outcomes.min().unwrap_or(ConditionOutcome::Yes)
+        let is_uncertain = |item: &AclItem| {
+            let accepts_domains = statement.verb == "accept" && item.name == "domains";
+            accepts_domains && may_be_excluded(&self.domain_items(&item.value), item.negated, group)
+        };
+        let holds = |item: &AclItem| match self.condition_holds(item, group, depth).negated(item.negated) {
+            ConditionOutcome::Yes if is_uncertain(item) => ConditionOutcome::Maybe,
+            outcome => outcome,
+        };
+        conditions.map(holds).min().unwrap_or(ConditionOutcome::Yes)
     }
 
     fn condition_holds(&self, item: &AclItem, group: &DomainGroup, depth: usize) -> ConditionOutcome {
@@ -140,6 +147,23 @@ impl Conversion<'_> {
                 _ => {}
             }
         }
+    }
+
+    /// Whether relay networks or users may send to these domains, although strangers may not.
+    pub(super) fn may_relay_to(&self, group: &DomainGroup) -> bool {
+        for statement in self.acl_of("acl_smtp_rcpt").unwrap_or_default() {
+            let has = |name: &str| statement.items.iter().any(|item| item.name == name);
+            let others = self.without(statement, &["hosts", "authenticated"]);
+            match (statement.verb.as_str(), self.statement_holds(&others, group, 0)) {
+                ("accept", ConditionOutcome::Yes | ConditionOutcome::Maybe) => return true,
+                ("deny" | "drop" | "defer" | "discard", ConditionOutcome::Yes) if !has("hosts") && !has("authenticated") => {
+                    return false;
+                }
+                ("require", ConditionOutcome::No) => return false,
+                _ => {}
+            }
+        }
+        false
     }
 
     /// Notes who may not relay by a statement that denies it to some hosts or users.

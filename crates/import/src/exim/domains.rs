@@ -71,6 +71,37 @@ enum DomainPattern {
     Unknown(String),
 }
 
+impl DomainPattern {
+    fn has_lookup(&self) -> bool {
+        match self {
+            DomainPattern::Group(group) => matches!(group, DomainGroup::Lookup(_)),
+            DomainPattern::List(items) => items.iter().any(|item| item.pattern.has_lookup()),
+            DomainPattern::Any | DomainPattern::Unknown(_) => false,
+        }
+    }
+}
+
+impl From<DomainPattern> for DomainItem {
+    fn from(pattern: DomainPattern) -> DomainItem {
+        DomainItem { negated: false, pattern }
+    }
+}
+
+/// The domains that are found by a key of a file. A key is a name and no pattern: `*` is found only where the
+/// type says so, and `*.example.org` only by partial lookups, which also find example.org by it.
+fn key_patterns(lookup: &Lookup, key: &str) -> Vec<DomainPattern> {
+    let is_domain = |name: &&str| Address::new("postmaster", name).is_ok();
+    match (key, key.strip_prefix("*.").filter(is_domain)) {
+        ("*", _) if lookup.default.starts_with('*') => vec![DomainPattern::Any],
+        (_, Some(parent)) if lookup.is_partial => {
+            let parent = parent.to_lowercase();
+            [DomainGroup::Name(parent.clone()), DomainGroup::Subdomains(parent)].map(DomainPattern::Group).into()
+        }
+        (name, _) if is_domain(&name) => vec![DomainPattern::Group(DomainGroup::Name(name.to_lowercase()))],
+        _ => Vec::new(),
+    }
+}
+
 impl DomainItem {
     fn applies(&self, group: &DomainGroup) -> ConditionOutcome {
         match &self.pattern {
@@ -107,6 +138,17 @@ pub(super) fn applies(items: &[DomainItem], group: &DomainGroup) -> ConditionOut
         true => ConditionOutcome::Maybe,
         false => ConditionOutcome::from(items.last().is_some_and(|item| item.negated)),
     }
+}
+
+/// Whether a database that a list excludes may have these domains, which another part of the configuration names.
+/// `is_negated`: the list as a whole is excluded.
+pub(super) fn may_be_excluded(items: &[DomainItem], is_negated: bool, group: &DomainGroup) -> bool {
+    let is_named = matches!(group, DomainGroup::Name(_) | DomainGroup::Subdomains(_));
+    if !is_named || !items.iter().any(|item| item.pattern.has_lookup()) {
+        return false;
+    }
+    let mut before = items.iter().take_while(|item| item.applies(group) != ConditionOutcome::Yes);
+    before.any(|item| item.negated != is_negated && item.pattern.has_lookup())
 }
 
 /// The elements that cannot be read.
@@ -165,7 +207,7 @@ impl Conversion<'_> {
 
     fn domain_list(&self, text: &str, depth: usize) -> Vec<DomainItem> {
         let text = self.expander.resolved(text);
-        let known = |pattern| vec![DomainItem { negated: false, pattern }];
+        let known = |pattern| vec![DomainItem::from(pattern)];
         if depth > DEPTH_MAX {
             return known(DomainPattern::Unknown(text));
         }
@@ -213,19 +255,21 @@ impl Conversion<'_> {
 
     /// The domains in a file or a database.
     fn domains_of_lookup(&self, lookup: Lookup, text: &str) -> DomainPattern {
-        let name = |name: String| DomainItem {
-            negated: false,
-            pattern: self.domain_pattern(&name, DEPTH_MAX).unwrap_or(DomainPattern::Unknown(name)),
-        };
+        if !matches!(lookup.key.as_str(), "" | "$domain" | "${domain}") {
+            return DomainPattern::Unknown(text.to_owned());
+        }
+        let items = |key: String| key_patterns(&lookup, &key).into_iter().map(DomainItem::from);
         match lookup.kind.as_str() {
             "lsearch" => match self.files.text(Path::new(&self.expander.resolved(&lookup.source))) {
-                Ok(text) => DomainPattern::List(file_entries(&text).into_iter().map(|(key, _)| name(key)).collect()),
+                Ok(text) => {
+                    DomainPattern::List(file_entries(&text).into_iter().flat_map(|(key, _)| items(key)).collect())
+                }
                 Err(_) => DomainPattern::Unknown(text.to_owned()),
             },
             "dsearch" => match self.files.names(Path::new(&lookup.source)) {
                 Ok(mut names) => {
                     names.sort();
-                    DomainPattern::List(names.into_iter().map(name).collect())
+                    DomainPattern::List(names.into_iter().flat_map(items).collect())
                 }
                 Err(_) => DomainPattern::Unknown(text.to_owned()),
             },

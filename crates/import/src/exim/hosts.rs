@@ -2,6 +2,7 @@
 //! exclusions, so excluded networks are subtracted from the others. Names of hosts are not networks: they are left
 //! out and told of.
 
+use std::net::IpAddr;
 use std::path::Path;
 
 use super::Conversion;
@@ -131,13 +132,17 @@ impl Conversion<'_> {
         }
     }
 
-    /// The keys of `net-lsearch;FILE` or `iplsearch;FILE`.
+    /// The keys of `net-lsearch;FILE` or `net-iplsearch;FILE`. Without `net-` the key is the name of the client,
+    /// and only iplsearch has keys that are networks.
     fn keys_of_host_file(&self, item: &str) -> Option<String> {
-        let item = item.strip_prefix("net-").unwrap_or(item);
-        let lookup = Lookup::of_list_item(item, "")?;
+        let lookup = Lookup::of_list_item(item.strip_prefix("net-")?, "")?;
+        let is_key: fn(&str) -> bool = match (lookup.kind.as_str(), lookup.default.contains('*')) {
+            ("lsearch", false) => |key| key.parse::<IpAddr>().is_ok(),
+            ("iplsearch", false) => |key| IpNet::parse(key).is_some(),
+            _ => return None,
+        };
         let text = self.files.text(Path::new(&lookup.source)).ok()?;
-        let is_file = matches!(lookup.kind.as_str(), "lsearch" | "iplsearch");
-        let keys: Vec<String> = file_entries(&text).into_iter().map(|(key, _)| key.replace(':', "::")).collect();
-        is_file.then(|| keys.join(" : "))
+        let keys = file_entries(&text).into_iter().filter(|(key, _)| is_key(key));
+        Some(keys.map(|(key, _)| key.replace(':', "::")).collect::<Vec<_>>().join(" : "))
     }
 }

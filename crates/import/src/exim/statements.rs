@@ -11,7 +11,7 @@
 //! | `spf` | `spf` |
 
 use super::Conversion;
-use super::domains::{ConditionOutcome, DomainGroup, applies};
+use super::domains::{ConditionOutcome, DomainGroup, applies, may_be_excluded};
 use super::expansion::list;
 use super::hosts::HostSet;
 use super::sections::AclItem;
@@ -137,8 +137,10 @@ impl Conversion<'_> {
         if self.groups.iter().chain([&DomainGroup::Foreign]).any(|group| outcome(group) == ConditionOutcome::Maybe) {
             return RuleCondition::unsupported(item);
         }
-        let chosen: Vec<DomainGroup> =
-            self.groups.iter().filter(|group| outcome(group) == ConditionOutcome::Yes).cloned().collect();
+        let chosen: Vec<DomainGroup> = self.groups.iter().filter(|group| outcome(group) == ConditionOutcome::Yes).cloned().collect();
+        if accepts && chosen.iter().any(|group| may_be_excluded(&items, item.negated, group)) {
+            return RuleCondition::unsupported(item);
+        }
         if outcome(&DomainGroup::Foreign) == ConditionOutcome::Yes && !accepts {
             return RuleCondition::Always;
         }

@@ -257,8 +257,11 @@ impl Conversion<'_> {
         let name = name.to_owned();
         let scope = ListScope { list, name, class: None, excludes_users: false, depth: 0, service: None };
         self.collect_elements(&scope, elements, lists, rules);
-        // A permit at the end of a list has no effect.
-        while rules.last().is_some_and(|last| last.list == list && matches!(last.condition, RuleCondition::Networks)) {
+        // A permit at the end of a list has no effect. One of a class stays: a table names the class.
+        let is_idle = |last: &ImportedRule| {
+            last.list == list && last.class.is_none() && matches!(last.condition, RuleCondition::Networks)
+        };
+        while rules.last().is_some_and(is_idle) {
             rules.pop();
         }
     }
@@ -564,7 +567,7 @@ impl Conversion<'_> {
             Some(inside) => MapRef::parse(list(inside).first()?)?,
             None => MapRef::parse(argument)?,
         };
-        let content = match self.readable_content(subject, &map_ref) {
+        let mut content = match self.readable_content(subject, &map_ref) {
             Some(AccessTableContent::Networks(networks)) if group_by_action(&networks).len() > RUNS_MAX => {
                 let why = "it would become too many rules; combine its networks";
                 AccessTableContent::Unreadable(self.unavailable_table(&map_ref, TableUse::Access, why)?)
@@ -572,7 +575,30 @@ impl Conversion<'_> {
             Some(content) => content,
             None => AccessTableContent::Unreadable(self.opaque_table(subject, &map_ref)?),
         };
+        if subject == AccessSubject::Sender {
+            self.translate_null_sender(&map_ref, &mut content);
+        }
         Some((map_ref, content))
+    }
+
+    /// Names the null sender as it is looked up here, if Postfix has another key for it.
+    fn translate_null_sender(&mut self, map_ref: &MapRef, content: &mut AccessTableContent) {
+        let Some(own) = self.values.explicit_value("smtpd_null_access_lookup_key").filter(|own| own != "<>") else {
+            return;
+        };
+        match content {
+            AccessTableContent::Entries(entries) => {
+                entries.retain(|(key, _)| key != "<>");
+                let named = entries.iter_mut().filter(|(key, _)| key.eq_ignore_ascii_case(&own));
+                named.for_each(|(key, _)| "<>".clone_into(key));
+            }
+            AccessTableContent::Patterns(_) if map_ref.kind == "static" => {}
+            _ => self.draft.add_behavior_change(format!(
+                "Mail with the null sender is looked up as \"<>\" in {}, not as \"{own}\" \
+                 (smtpd_null_access_lookup_key): rename its entry.",
+                map_ref.text()
+            )),
+        }
     }
 
     /// The contents of a table that can be read.
@@ -586,7 +612,9 @@ impl Conversion<'_> {
                 let text = self.read_file(Path::new(&map_ref.name))?;
                 AccessTableContent::Patterns(access_table::patterns(&super::main_cf::logical_lines(&text)))
             }
-            "cidr" if subject == AccessSubject::Client => AccessTableContent::Networks(self.read_cidr(map_ref).ok()?),
+            "cidr" if subject == AccessSubject::Client => {
+                AccessTableContent::Networks(self.read_cidr(map_ref, AccessAction::parse).ok()?)
+            }
             _ => {
                 let entries = self.entries(map_ref, false)?;
                 AccessTableContent::Entries(
@@ -602,20 +630,25 @@ impl Conversion<'_> {
         match map_ref.kind.as_str() {
             "regexp" | "pcre" => self.unavailable_table(map_ref, TableUse::Access, "the file cannot be read"),
             "cidr" if subject == AccessSubject::Client => {
-                let why = self.read_cidr(map_ref).err().unwrap_or_default();
+                let why = self.read_cidr(map_ref, AccessAction::parse).err().unwrap_or_default();
                 self.unavailable_table(map_ref, TableUse::Access, &why)
             }
             _ => self.convert_chain(vec![map_ref.clone()], TableUse::Access),
         }
     }
 
-    pub(super) fn read_cidr(&mut self, map_ref: &MapRef) -> Result<Vec<(IpNet, AccessAction)>, String> {
+    /// The networks of a table and their actions, as `parse` understands them.
+    pub(super) fn read_cidr(
+        &mut self,
+        map_ref: &MapRef,
+        parse: fn(&str) -> AccessAction,
+    ) -> Result<Vec<(IpNet, AccessAction)>, String> {
         let text = self.read_file(Path::new(&map_ref.name)).ok_or("the file cannot be read")?;
         let mut networks = Vec::new();
         for line in super::main_cf::logical_lines(&text) {
             let (net, value) = line.split_once(char::is_whitespace).unwrap_or((&line, ""));
             let net = IpNet::parse(net).ok_or_else(|| format!("its line \"{line}\" does not start with a network"))?;
-            networks.push((net, AccessAction::parse(value)));
+            networks.push((net, parse(value.trim())));
         }
         Ok(networks)
     }

@@ -347,10 +347,34 @@ pub(super) fn group_by_action(entries: &[(IpNet, AccessAction)]) -> Vec<(Vec<IpN
 /// Parses lines of `/pattern/flags value`.
 pub(super) fn patterns(lines: &[String]) -> PatternLines {
     let read = |line: &String| match pattern_end(line) {
-        Some(end) => (line[..end].trim_end().to_owned(), Some(AccessAction::parse(&line[end..]))),
+        Some(end) => {
+            let (head, act) = (line[..end].trim_end(), AccessAction::parse(&line[end..]));
+            match without_case(head).filter(|_| act.may_refuse()) {
+                Some(head) => (head, Some(AccessAction::Other(LOWER_CASE))),
+                None => (head.to_owned(), Some(act)),
+            }
+        }
         None => (line.clone(), None),
     };
     lines.iter().map(read).collect()
+}
+
+const LOWER_CASE: &str = "keys are in lower case here, so the case of letters cannot be told apart";
+
+/// A pattern with capital letters whose flags make case matter, without the flag: keys are in lower case, so it
+/// would match nothing. None: another pattern, also one that `!` negates, which then applies to all.
+fn without_case(head: &str) -> Option<String> {
+    let mark = head.chars().next().filter(|mark| *mark != '!')?;
+    let close = head.rfind(mark)? + mark.len_utf8();
+    let (pattern, flags) = head.split_at(close);
+    let mut escapes = false;
+    let has_capitals = pattern.chars().any(|c| {
+        let is_escaped = escapes;
+        escapes = c == '\\' && !is_escaped;
+        !is_escaped && c.is_ascii_uppercase()
+    });
+    let is_exact = flags.matches('i').count() % 2 == 1;
+    (is_exact && has_capitals).then(|| format!("{pattern}{}", flags.replace('i', "")))
 }
 
 /// Formats the lines of a pattern table.
@@ -543,6 +567,20 @@ mod tests {
         !|y z| DEFER
         endif
         /z/ DUNNO
+        ");
+    }
+
+    /// `/^Spam@/i` matched nothing, since keys are in lower case.
+    #[test]
+    fn a_pattern_whose_case_matters_defers_what_it_refused() {
+        let lines = ["/^Spam@/i REJECT", "/^\\S+@x/i REJECT", "/^Good@/i OK", "!/^B/xi 550 no", "/^A/ REJECT"];
+        insta::assert_snapshot!(pattern_text(&patterns(&lines.map(str::to_owned))), @r"
+        # not translated, the value below: keys are in lower case here, so the case of letters cannot be told apart
+        /^Spam@/ DEFER
+        /^\S+@x/i REJECT
+        /^Good@/i OK
+        !/^B/xi 550 no
+        /^A/ REJECT
         ");
     }
 

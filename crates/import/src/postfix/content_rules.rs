@@ -163,7 +163,7 @@ impl Conversion<'_> {
         let action = ("defer", Some(("reply", DEFERRED.to_owned())));
         let is_database = |kind: &str| kind == "ldap" || Database::of_map_type(kind).is_some();
         let database = MapRef::parse(element).filter(|map_ref| places == ["body"] && is_database(&map_ref.kind));
-        if let Some(table) = database.and_then(|map_ref| self.convert_map(map_ref, TableUse::Access)) {
+        if let Some(table) = database.and_then(|map_ref| self.convert_map(map_ref, TableUse::BodyLines)) {
             self.draft.add_behavior_change(format!(
                 "Mail with a line of the body that {element} has gets 451, whatever its action is ({parameter})."
             ));

@@ -14,7 +14,7 @@ use crate::ip_net::{IpNet, intersection};
 /// The ports for users.
 const USER_PORTS: [u16; 2] = [587, 465];
 /// Settings of a service that are evaluated here or not needed.
-const READ: [&str; 23] = [
+const READ: [&str; 31] = [
     "content_filter",
     "smtpd_authorized_xforward_hosts",
     "smtpd_data_restrictions",
@@ -23,6 +23,14 @@ const READ: [&str; 23] = [
     "milter_macro_daemon_name",
     "smtpd_milters",
     "mynetworks",
+    "postscreen_access_list",
+    "postscreen_blacklist_action",
+    "postscreen_denylist_action",
+    "postscreen_dnsbl_action",
+    "postscreen_dnsbl_sites",
+    "postscreen_dnsbl_threshold",
+    "postscreen_greet_action",
+    "postscreen_greet_wait",
     "postscreen_upstream_proxy_protocol",
     "smtpd_enforce_tls",
     "smtpd_reject_unlisted_recipient",

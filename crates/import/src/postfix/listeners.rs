@@ -115,7 +115,7 @@ impl Conversion<'_> {
             TlsLevel::Never | TlsLevel::Offered => {}
         }
         if inbound.uses_postscreen && !inbound.implicit_tls {
-            keys.extend(self.greeting_delay());
+            keys.extend(self.greeting_delay(inbound));
         }
         if inbound.expects_proxy_protocol {
             let mut balancers = inbound_services::common_relay_networks(&self.inbound_services);
@@ -134,13 +134,14 @@ impl Conversion<'_> {
     }
 
     /// The delay before the greeting, if postscreen refuses clients that talk earlier.
-    fn greeting_delay(&mut self) -> Option<ListenerKey> {
-        let action = self.values.value("postscreen_greet_action");
+    fn greeting_delay(&mut self, inbound: &InboundService) -> Option<ListenerKey> {
+        let values = self.values.with_main_cf(&inbound.main);
+        let action = values.value("postscreen_greet_action");
         if !["enforce", "drop"].contains(&action.as_str()) {
             return None;
         }
         ["postscreen_greet_action", "postscreen_greet_wait"].iter().for_each(|name| self.draft.mapped(name));
-        let given = self.values.explicit_value("postscreen_greet_wait");
+        let given = values.explicit_value("postscreen_greet_wait");
         let seconds = given.and_then(|text| duration_seconds(&text, 's')).unwrap_or(GREET_SECONDS);
         let seconds = seconds.clamp(1, GREET_SECONDS_MAX);
         Some(("greeting_delay", quoted(&format!("{seconds}s")), "postscreen_greet_wait"))

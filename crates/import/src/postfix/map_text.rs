@@ -29,6 +29,8 @@ pub(super) enum TableUse {
     /// Actions of access(5) for clients, names or addresses; only for tables that are queried at
     /// run time.
     Access,
+    /// Lines of the body; only for tables that are queried at run time.
+    BodyLines,
     /// Transports (transport(5)).
     Transports,
     /// Transports of senders; only in place of tables that cannot be read.
@@ -46,7 +48,7 @@ impl TableUse {
             TableUse::LocalUsers => "Mail to users of this machine that are not in another table gets 451",
             TableUse::Aliases | TableUse::LocalAliases => "Mail to all addresses of the domains that use it gets 451",
             TableUse::Canonical => "All mail whose addresses it would be asked for gets 451",
-            TableUse::Access => "All mail that its rule applies to gets 451",
+            TableUse::Access | TableUse::BodyLines => "All mail that its rule applies to gets 451",
             TableUse::Transports => "All mail waits in the queue",
             TableUse::SenderTransports => "Mail to other domains waits in the queue",
         }
@@ -174,7 +176,9 @@ pub(super) fn keys(key: &str, of_use: TableUse, site: &SiteDomains) -> Result<Ve
         (TableUse::Domains, false) if key.starts_with('.') => Err("subdomains are not supported here"),
         (TableUse::Domains, false) if Address::new("postmaster", key).is_err() => Err("this is not a domain name"),
         (TableUse::Domains, false) => Ok(vec![key.to_owned()]),
-        (TableUse::Access | TableUse::Transports | TableUse::SenderTransports, _) => Ok(vec![key.to_owned()]),
+        (TableUse::Access | TableUse::BodyLines | TableUse::Transports | TableUse::SenderTransports, _) => {
+            Ok(vec![key.to_owned()])
+        }
         (_, true) if whole(key.to_owned()) => Ok(vec![key.to_owned()]),
         (_, true) => Err("the key is not an address"),
         // A local domain, which is in `Domains`.
@@ -200,9 +204,11 @@ fn values(value: &str, of_use: TableUse, site: &SiteDomains) -> Result<String, &
     match of_use {
         TableUse::Domains | TableUse::LocalUsers | TableUse::Recipients => Ok(String::new()),
         TableUse::Mailboxes if value.contains([',', '"']) => Err("the mailbox folder contains a comma or a quote"),
-        TableUse::Mailboxes | TableUse::Access | TableUse::Transports | TableUse::SenderTransports => {
-            Ok(value.to_owned())
-        }
+        TableUse::Mailboxes
+        | TableUse::Access
+        | TableUse::BodyLines
+        | TableUse::Transports
+        | TableUse::SenderTransports => Ok(value.to_owned()),
         TableUse::Canonical => match value.strip_prefix('@') {
             Some(domain) if Address::new("postmaster", domain).is_ok() => Ok(value.to_owned()),
             _ if words(value).len() == 1 => target(value, site),

@@ -118,6 +118,6 @@ impl Conversion<'_> {
 }
 
 /// Whether it is an address in the form in which Postfix looks it up.
-fn is_address(key: &str) -> bool {
+pub(super) fn is_address(key: &str) -> bool {
     key.parse::<IpAddr>().is_ok_and(|address| address.to_string().eq_ignore_ascii_case(key))
 }

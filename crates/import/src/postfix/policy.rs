@@ -46,7 +46,7 @@ const NOT_NEEDED: [(&str, &str); 48] = [
     ("parent_domain_matches_subdomains", "applied to the keys of access tables; see also relay_domains"),
     ("smtpd_client_event_limit_exceptions", "`relay.networks` are exempt from these limits"),
     ("smtpd_delay_reject", "all rules made from restrictions are checked at RCPT"),
-    ("smtpd_null_access_lookup_key", "the null sender is <> in tables"),
+    ("smtpd_null_access_lookup_key", "the null sender is <> in the new tables of senders"),
     ("smtpd_reject_unlisted_recipient", "unknown recipients are always refused"),
     ("smtpd_restriction_classes", "expanded in the lists and tables that use them"),
     ("smtpd_forbid_bare_newline", "messages with a bare CR or LF are refused"),

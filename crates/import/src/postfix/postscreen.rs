@@ -7,42 +7,46 @@ use super::Conversion;
 use super::access::{ANSWERS, ImportedRule, POSTSCREEN_LIST, RuleCondition};
 use super::access_table::{AccessAction, AccessSubject, AccessTableContent};
 use super::dnsbl::PostfixDnsbl;
+use super::expand::ExpandedParameters;
 use super::lookups::MapRef;
+use super::networks::is_address;
 use super::words::list;
+use crate::ip_net::IpNet;
 
 impl Conversion<'_> {
     /// Converts postscreen's access list and DNS lists.
     pub(super) fn postscreen_rules(&mut self, rules: &mut Vec<ImportedRule>) {
-        if !self.inbound_services.iter().any(|inbound| inbound.uses_postscreen) {
-            return;
+        let Some(screened) = self.inbound_services.iter().find(|inbound| inbound.uses_postscreen) else { return };
+        let main = screened.main.clone();
+        let values = self.values.with_main_cf(&main);
+        let first = rules.len();
+        self.postscreen_access_list(&values, rules);
+        self.postscreen_sites(&values, rules);
+        let service = self.only_screened_service();
+        rules[first..].iter_mut().for_each(|rule| rule.service = service);
+    }
+
+    /// The service behind postscreen, if others stand beside it: postscreen refuses none of their clients.
+    fn only_screened_service(&self) -> Option<usize> {
+        let mut screened =
+            (0..self.inbound_services.len()).filter(|place| self.inbound_services[*place].uses_postscreen);
+        match (screened.next(), screened.next()) {
+            (Some(only), None) if self.inbound_services.len() > 1 => Some(only),
+            _ => None,
         }
-        let exempt = self.values.explicit_value("postscreen_access_list").unwrap_or_else(|| "permit_mynetworks".into());
-        if list(&exempt).first().is_some_and(|first| first == "permit_mynetworks") {
-            let from = "postscreen_access_list: permit_mynetworks".to_owned();
-            rules.push(ImportedRule {
-                list: POSTSCREEN_LIST,
-                from,
-                class: None,
-                condition: RuleCondition::Networks,
-                excludes_users: false,
-                service: None,
-            });
-        }
-        self.postscreen_tables(&exempt, rules);
-        self.postscreen_sites(rules);
     }
 
     /// The DNS lists that suffice on their own.
-    fn postscreen_sites(&mut self, rules: &mut Vec<ImportedRule>) {
-        let Some(sites) = self.values.explicit_value("postscreen_dnsbl_sites") else { return };
-        let action = self.values.value("postscreen_dnsbl_action");
+    fn postscreen_sites(&mut self, values: &ExpandedParameters<'_>, rules: &mut Vec<ImportedRule>) {
+        let Some(sites) = values.explicit_value("postscreen_dnsbl_sites") else { return };
+        let action = values.value("postscreen_dnsbl_action");
         if !["enforce", "drop"].contains(&action.as_str()) {
             return self.draft.unsupported("postscreen_dnsbl_sites", "postscreen_dnsbl_action does not refuse clients");
         }
         ["postscreen_dnsbl_sites", "postscreen_dnsbl_action", "postscreen_dnsbl_threshold"]
             .iter()
             .for_each(|name| self.draft.mapped(name));
-        let threshold: i64 = self.values.value("postscreen_dnsbl_threshold").parse().unwrap_or(1);
+        let threshold: i64 = values.value("postscreen_dnsbl_threshold").parse().unwrap_or(1);
         let (mut zones, mut is_exact) = (Vec::new(), true);
         for site in list(&sites) {
             let from = format!("postscreen_dnsbl_sites: {site}");
@@ -93,52 +97,76 @@ impl Conversion<'_> {
         add("postscreen_dnsbl_sites".to_owned(), RuleCondition::Score(value, action));
     }
 
-    /// The tables of `postscreen_access_list`: clients that need no test, and clients that are refused.
-    fn postscreen_tables(&mut self, access_list: &str, rules: &mut Vec<ImportedRule>) {
+    /// The elements of `postscreen_access_list`, up to one that decides about all clients or that Postfix does
+    /// not know, where the list ends.
+    fn postscreen_access_list(&mut self, values: &ExpandedParameters<'_>, rules: &mut Vec<ImportedRule>) {
         let parameter = "postscreen_access_list";
-        let action = ["postscreen_denylist_action", "postscreen_blacklist_action"].map(|name| self.values.value(name));
-        let refuses = action.iter().any(|action| ["enforce", "drop"].contains(&action.as_str()));
-        for element in list(access_list).into_iter().filter(|element| element != "permit_mynetworks") {
-            let from = format!("{parameter}: {element}");
-            let networks = MapRef::parse(&element).filter(|map_ref| map_ref.kind == "cidr");
-            let Some(networks) = networks.and_then(|map_ref| Some((self.read_cidr(&map_ref).ok()?, map_ref))) else {
-                self.unread_postscreen_table(&element, refuses, rules);
-                continue;
+        let access_list = values.explicit_value(parameter).unwrap_or_else(|| "permit_mynetworks".into());
+        let actions = ["postscreen_denylist_action", "postscreen_blacklist_action"];
+        let refuses = actions.iter().any(|name| ["enforce", "drop"].contains(&values.value(name).as_str()));
+        for element in list(&access_list) {
+            let condition = match element.to_ascii_lowercase().as_str() {
+                "permit_mynetworks" => Some(RuleCondition::Networks),
+                "permit" => Some(RuleCondition::All("accept")),
+                "reject" if refuses => Some(RuleCondition::All("refuse")),
+                _ if element.contains(':') => self.postscreen_table(&element, refuses),
+                _ => break,
             };
-            let decided = networks.0.into_iter().map(|(net, act)| match act {
-                AccessAction::Reject(_) if !refuses => (net, AccessAction::Dunno(None)),
-                act => (net, act),
-            });
-            let content = AccessTableContent::Networks(decided.collect());
+            let Some(condition) = condition else { continue };
+            let ends = matches!(condition, RuleCondition::All(_));
+            let from = format!("{parameter}: {element}");
             rules.push(ImportedRule {
                 list: POSTSCREEN_LIST,
                 from,
                 class: None,
-                condition: RuleCondition::Table(AccessSubject::Client, networks.1, content),
+                condition,
                 excludes_users: false,
                 service: None,
             });
-        }
-        [parameter, "postscreen_denylist_action", "postscreen_blacklist_action"]
-            .iter()
-            .for_each(|name| self.draft.mapped(name));
-    }
-
-    /// A table of `postscreen_access_list` that is not of type cidr: it is queried, or defers all clients.
-    fn unread_postscreen_table(&mut self, element: &str, refuses: bool, rules: &mut Vec<ImportedRule>) {
-        let Some((named, mut content)) = self.table_content(AccessSubject::Client, element) else { return };
-        for act in content.actions_mut().filter(|_| !refuses) {
-            if matches!(act, AccessAction::Reject(_)) {
-                *act = AccessAction::Dunno(None);
+            if ends {
+                break;
             }
         }
-        rules.push(ImportedRule {
-            list: POSTSCREEN_LIST,
-            from: format!("postscreen_access_list: {element}"),
-            class: None,
-            condition: RuleCondition::Table(AccessSubject::Client, named, content),
-            excludes_users: false,
-            service: None,
-        });
+        [parameter].iter().chain(&actions).for_each(|name| self.draft.mapped(name));
+    }
+
+    /// A table of `postscreen_access_list`. One that cannot be read is queried, or defers all clients.
+    fn postscreen_table(&mut self, element: &str, refuses: bool) -> Option<RuleCondition> {
+        let ignores = |act: &AccessAction| matches!(act, AccessAction::Reject(_)) && !refuses;
+        let map_ref = MapRef::parse(element)?;
+        if let Some(networks) = self.postscreen_networks(&map_ref) {
+            let decided = networks.into_iter().map(|(net, act)| match act {
+                act if ignores(&act) => (net, AccessAction::Dunno(None)),
+                act => (net, act),
+            });
+            let content = AccessTableContent::Networks(decided.collect());
+            return Some(RuleCondition::Table(AccessSubject::Client, map_ref, content));
+        }
+        let (named, mut content) = self.table_content(AccessSubject::Client, element)?;
+        content.actions_mut().filter(|act| ignores(act)).for_each(|act| *act = AccessAction::Dunno(None));
+        Some(RuleCondition::Table(AccessSubject::Client, named, content))
+    }
+
+    /// The networks in a table, in their order. In a table that is not of type cidr, postscreen looks up only
+    /// the whole address of the client.
+    fn postscreen_networks(&mut self, map_ref: &MapRef) -> Option<Vec<(IpNet, AccessAction)>> {
+        if map_ref.kind == "cidr" {
+            return self.read_cidr(map_ref, postscreen_action).ok();
+        }
+        let entries = self.entries(map_ref, false)?;
+        let addresses = entries.into_iter().filter(|(key, _)| is_address(key));
+        let mut networks: Vec<(IpNet, AccessAction)> =
+            addresses.filter_map(|(key, value)| Some((IpNet::parse(&key)?, postscreen_action(&value)))).collect();
+        // No client has two of these keys, so all with the same action become one rule.
+        networks.sort_by_key(|(_, act)| matches!(act, AccessAction::Reject(_)));
+        Some(networks)
+    }
+}
+
+/// What a value says to postscreen, which takes all others than these for errors, and goes on.
+fn postscreen_action(value: &str) -> AccessAction {
+    match value.to_ascii_lowercase().as_str() {
+        "permit" | "reject" => AccessAction::parse(value),
+        _ => AccessAction::Dunno(None),
     }
 }

@@ -135,14 +135,18 @@ impl RestrictionLists {
     /// effect.
     pub(super) fn read(values: &ExpandedParameters<'_>) -> RestrictionLists {
         let mut lists = RestrictionLists(LISTS.map(|name| parse_list(values, name)));
-        if values.value("smtpd_delay_reject") == "no" {
+        if values.value("smtpd_delay_reject").eq_ignore_ascii_case("no") {
+            // The old names of `reject_..._helo_hostname` have no `helo`.
             let unknown: [&[&str]; 3] = [
-                &["helo", "sender", "recipient", "destination"],
-                &["sender", "recipient", "destination"],
+                &["helo", "sender", "recipient", "destination", "sasl", "authenticated", "hostname"],
+                &["sender", "recipient", "destination", "sasl", "authenticated"],
                 &["recipient", "destination"],
             ];
+            let is_about_client = |rule: &str| rule.contains("client_hostname");
             for (list, subjects) in lists.0.iter_mut().zip(unknown) {
-                let is_early = |it: &&mut Restriction| it.rule.split('_').any(|word| subjects.contains(&word));
+                let is_early = |it: &&mut Restriction| {
+                    !is_about_client(&it.rule) && it.rule.split('_').any(|word| subjects.contains(&word))
+                };
                 list.iter_mut().filter(is_early).for_each(|it| it.no_effect = Some(TOO_EARLY));
             }
         }

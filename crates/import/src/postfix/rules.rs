@@ -7,7 +7,6 @@ use super::access::{ImportedRule, LIST_NAMES, LIST_STAGES, NOT_TRANSLATED, NameC
 use super::access_table::{self, AccessAction, AccessSubject, AccessTableContent, group_by_action};
 use super::config_draft::{TomlSection, quoted, quoted_list};
 use super::lookups::{MapRef, file_name};
-use super::words::list;
 use crate::ip_net::{IpNet, quoted_networks};
 
 /// The source of a rule.
@@ -256,9 +255,7 @@ impl Conversion<'_> {
                 (access_table::pattern_text(lines), "regexp")
             }
             AccessTableContent::Entries(entries) => {
-                let parents = list(&self.values.value("parent_domain_matches_subdomains"));
-                let parents = parents.iter().any(|it| it == "smtpd_access_maps");
-                let written = access_table::entry_text(entries, subject, parents);
+                let written = access_table::entry_text(entries, subject, self.access_keys_match_subdomains());
                 self.report_entries(from, &written);
                 (written.text, "text")
             }

@@ -18,6 +18,9 @@ impl Conversion<'_> {
         of_use: TableUse,
         value: &dyn Fn(&str) -> Option<String>,
     ) -> Result<(), String> {
+        if of_use == TableUse::Access && self.access_keys_match_subdomains() {
+            block.set("dotless_parents", "true".into(), "parent_domain_matches_subdomains");
+        }
         let local = matches!(of_use, TableUse::LocalAliases | TableUse::LocalUsers);
         if let Some(domains) = value("domain").filter(|domains| !domains.is_empty()) {
             if local {
@@ -39,6 +42,12 @@ impl Conversion<'_> {
             block.set("values_max", limit.to_string(), "expansion_limit");
         }
         Ok(())
+    }
+
+    /// Whether a domain in access tables also stands for its subdomains.
+    pub(super) fn access_keys_match_subdomains(&self) -> bool {
+        let lists = list(&self.values.value("parent_domain_matches_subdomains"));
+        lists.iter().any(|name| name == "smtpd_access_maps")
     }
 
     /// `domain`: names, files of names, and tables whose keys are names.
