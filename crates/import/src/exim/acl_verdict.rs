@@ -156,7 +156,9 @@ impl Conversion<'_> {
             let others = self.without(statement, &["hosts", "authenticated"]);
             match (statement.verb.as_str(), self.statement_holds(&others, group, 0)) {
                 ("accept", ConditionOutcome::Yes | ConditionOutcome::Maybe) => return true,
-                ("deny" | "drop" | "defer" | "discard", ConditionOutcome::Yes) if !has("hosts") && !has("authenticated") => {
+                ("deny" | "drop" | "defer" | "discard", ConditionOutcome::Yes)
+                    if !has("hosts") && !has("authenticated") =>
+                {
                     return false;
                 }
                 ("require", ConditionOutcome::No) => return false,

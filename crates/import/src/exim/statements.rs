@@ -137,7 +137,8 @@ impl Conversion<'_> {
         if self.groups.iter().chain([&DomainGroup::Foreign]).any(|group| outcome(group) == ConditionOutcome::Maybe) {
             return RuleCondition::unsupported(item);
         }
-        let chosen: Vec<DomainGroup> = self.groups.iter().filter(|group| outcome(group) == ConditionOutcome::Yes).cloned().collect();
+        let chosen: Vec<DomainGroup> =
+            self.groups.iter().filter(|group| outcome(group) == ConditionOutcome::Yes).cloned().collect();
         if accepts && chosen.iter().any(|group| may_be_excluded(&items, item.negated, group)) {
             return RuleCondition::unsupported(item);
         }
