@@ -147,7 +147,7 @@ fn every_setting_of_mysql_arrives() {
     };
     assert_eq!(kind("mysql"), TableKind::Mysql(Box::new(mysql)));
     let conversion = ConversionRules {
-        dotless_parents: true,
+        match_subdomains: true,
         domains: Some(vec!["example.org".into(), "example.com".into()]),
         separator: Some(",".into()),
         result_format: Some("{value_local}@{domain}".parse().unwrap()),

@@ -114,11 +114,11 @@ fn postscreen_has_the_settings_of_its_service() {
 fn a_domain_in_a_database_stands_for_its_subdomains() {
     let files = [("/sql", "hosts = 127.0.0.1\ndbname = mail\nquery = SELECT act FROM senders WHERE name = '%s'\n")];
     let main = "smtpd_sender_restrictions = check_sender_access mysql:/sql\n";
-    let parents = |more: &str| convert(&format!("{main}{more}"), SMTP, &files).text.contains("dotless_parents = true");
+    let parents = |more: &str| convert(&format!("{main}{more}"), SMTP, &files).text.contains("match_subdomains = true");
     assert!(parents(""));
     assert!(!parents("parent_domain_matches_subdomains = mynetworks\n"));
     let body = convert("body_checks = mysql:/sql\n", SMTP, &files);
-    assert!(!body.text.contains("dotless_parents"), "{}", body.text);
+    assert!(!body.text.contains("match_subdomains"), "{}", body.text);
 }
 
 /// A permit for users spared them the DNS lists, although nobody has logged in when the client is checked.

@@ -3,7 +3,7 @@
 //!
 //! | rule            | effect                                                                         |
 //! |-----------------|--------------------------------------------------------------------------------|
-//! | `dotless_parents` | the key `.example.org`, which means the subdomains, is looked up as `example.org` |
+//! | `match_subdomains` | the key `.example.org`, which means the subdomains, is looked up as `example.org` |
 //! | `domains`       | a key without a local part, or of another domain, is NotFound without a lookup |
 //! | `result_format` | a text made of each value; a value or a key that lacks a part of it gives none |
 //! | `values_max`    | with more values, the key is Unavailable                                       |
@@ -25,7 +25,7 @@ use crate::{LookupAnswer, LookupFuture, LookupStats, Table, TableLayer, TraceFut
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ConversionRules {
     /// A key that begins with a dot is looked up without it.
-    pub dotless_parents: bool,
+    pub match_subdomains: bool,
     /// The folded domains whose addresses are looked up. None: all keys.
     pub domains: Option<Vec<Box<str>>>,
     /// The text made of each value.
@@ -171,7 +171,7 @@ impl ConvertedTable {
     /// The key that the table is asked for.
     fn asked_key(&self, key: &str) -> String {
         let key = fold_key(key);
-        match key.strip_prefix('.').filter(|_| self.rules.dotless_parents) {
+        match key.strip_prefix('.').filter(|_| self.rules.match_subdomains) {
             Some(parent) => parent.to_owned(),
             None => key,
         }
@@ -287,8 +287,8 @@ mod tests {
     /// Tables for Postfix name a domain without a dot for all its subdomains.
     #[tokio::test]
     async fn subdomains_are_found_by_the_plain_name_of_their_parent() {
-        let rules = |dotless_parents| ConversionRules {
-            dotless_parents,
+        let rules = |match_subdomains| ConversionRules {
+            match_subdomains,
             result_format: Some("{key}".parse().unwrap()),
             ..ConversionRules::default()
         };

@@ -78,7 +78,7 @@ const KEYS: [(&str, &[Type]); 39] = {
         ("connect_timeout", &[Postgres, Mysql, Redis, Ldap]),
         ("batch", &[Postgres, Mysql, Redis, Ldap]),
         ("concurrency", &[Postgres, Mysql, Redis, Ldap]),
-        ("dotless_parents", &[Sqlite, Postgres, Mysql, Redis, Ldap]),
+        ("match_subdomains", &[Sqlite, Postgres, Mysql, Redis, Ldap]),
         ("domains", &[Sqlite, Postgres, Mysql, Redis, Ldap]),
         ("separator", &[Sqlite, Postgres, Mysql, Redis, Ldap]),
         ("result_format", &[Sqlite, Postgres, Mysql, Redis, Ldap]),

@@ -19,7 +19,7 @@ impl Conversion<'_> {
         value: &dyn Fn(&str) -> Option<String>,
     ) -> Result<(), String> {
         if of_use == TableUse::Access && self.access_keys_match_subdomains() {
-            block.set("dotless_parents", "true".into(), "parent_domain_matches_subdomains");
+            block.set("match_subdomains", "true".into(), "parent_domain_matches_subdomains");
         }
         let local = matches!(of_use, TableUse::LocalAliases | TableUse::LocalUsers);
         if let Some(domains) = value("domain").filter(|domains| !domains.is_empty()) {

@@ -15,13 +15,13 @@ const DOMAIN: ValueKind<String> = ValueKind {
 const FORMAT: ValueKind<String> =
     ValueKind { expected: "a text such as \"smtp:[{value}]\"", parse: value_kind::TEXT.parse };
 
-/// `dotless_parents`, `domains`, `separator`, `result_format` and `values_max`, which tables in memory do not have.
+/// `match_subdomains`, `domains`, `separator`, `result_format` and `values_max`, which tables in memory do not have.
 pub(super) fn conversion_rules(section: &mut Section<'_, '_>, of_type: Type) -> ConversionRules {
     let domains = section.list("domains", &DOMAIN);
     let format = section.take_spanned("result_format", &FORMAT);
     let format = format.and_then(|format| parse_value(section, "result_format", &FORMAT, &format));
     ConversionRules {
-        dotless_parents: section.take_or("dotless_parents", &value_kind::FLAG, false),
+        match_subdomains: section.take_or("match_subdomains", &value_kind::FLAG, false),
         domains: domains.map(|domains| domains.into_iter().map(Spanned::into_inner).map(Into::into).collect()),
         separator: section.take("separator", &value_kind::TEXT).map(Into::into),
         result_format: format,
