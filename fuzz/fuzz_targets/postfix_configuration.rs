@@ -1,5 +1,5 @@
-//! Any text as main.cf, with another one as master.cf: either an error that can be printed, or it is imported as a
-//! valid configuration. A line of 0x1C separates them.
+//! Any text as main.cf, with another one as master.cf, is imported as a valid configuration. A line of 0x1C separates
+//! them.
 
 #![no_main]
 
@@ -26,11 +26,7 @@ impl FileReader for OneText {
 
 fuzz_target!(|text: &str| {
     let (main, master) = text.split_once("\n\u{1c}\n").unwrap_or((text, ""));
-    match import(main, master, "localhost", &OneText, Path::new("/tables")) {
-        Ok(made) => {
-            let read = Config::parse(&made.text, "fuzz.toml", "localhost");
-            assert!(read.is_ok(), "{}\n{}", read.unwrap_err(), made.text);
-        }
-        Err(error) => assert!(!error.to_string().is_empty()),
-    }
+    let made = import(main, master, "localhost", &OneText, Path::new("/tables"));
+    let read = Config::parse(&made.text, "fuzz.toml", "localhost");
+    assert!(read.is_ok(), "{}\n{}", read.unwrap_err(), made.text);
 });
