@@ -24,8 +24,9 @@ impl Conversion<'_> {
         }
         for action in content.actions_mut() {
             let AccessAction::Restrictions(text) = action else { continue };
+            let elements = parse_text(&self.values, LISTS[0], text);
             // Otherwise the value defers.
-            if !parse_text(&self.values, LISTS[0], text).iter().all(is_supported_in_class) {
+            if elements.is_empty() || !elements.iter().all(is_supported_in_class) {
                 continue;
             }
             let known = classes.iter().find(|(_, known)| known == text).map(|(name, _)| name.clone());
@@ -68,9 +69,22 @@ fn is_supported_in_class(element: &Restriction) -> bool {
     element.no_effect.is_some() || !is_about_others && is_supported(rule)
 }
 
-/// A name for restrictions: the class itself, or its words.
+/// A name for restrictions: the class itself, or its words. A table alone, such as `:`, may have none.
 fn class_name(text: &str) -> String {
     let is_sound = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let words: Vec<&str> = text.split(|c| !is_sound(c)).filter(|word| !word.is_empty()).collect();
-    words.join("-").chars().take(NAME_CHARS_MAX).collect()
+    let name: String = words.join("-").chars().take(NAME_CHARS_MAX).collect();
+    if name.is_empty() { "class".to_owned() } else { name }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_class_has_a_name() {
+        assert_eq!(class_name("permit_mynetworks, reject"), "permit_mynetworks-reject");
+        // A table of any type, whose file has no name: a configuration with an empty name was refused.
+        assert_eq!(class_name(":"), "class");
+    }
 }
