@@ -96,13 +96,14 @@ fn check_sums_up_a_configuration_without_faults() {
     let text = include_str!("../../config/tests/full.toml")
         .replace("/etc/mailrace/", "")
         .replace("{data_dir}/people", "people")
+        .replace("{data_dir}/nats.creds", "nats.creds")
         .replace("/etc/srs", "srs.new")
         .replace("{data_dir}/srs.old", "srs.old");
     // On some machines a server listens on this socket.
     let text = text.replace("/run/dovecot/", "/nowhere/");
     std::fs::write(folder.path().join("full.toml"), text).unwrap();
     std::fs::write(folder.path().join("people"), "bob@example.org\n").unwrap();
-    for secret in ["srs.new", "srs.old"] {
+    for secret in ["srs.new", "srs.old", "nats.creds"] {
         let path = folder.path().join(secret);
         std::fs::write(&path, "0123456789abcdef0123456789abcdef\n").unwrap();
         std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
@@ -112,7 +113,7 @@ fn check_sums_up_a_configuration_without_faults() {
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let summary = stdout(&output);
     insta::assert_snapshot!(summary);
-    assert!(std::fs::read_dir(folder.path()).unwrap().count() == 5, "check creates no files");
+    assert!(std::fs::read_dir(folder.path()).unwrap().count() == 6, "check creates no files");
 }
 
 #[test]
