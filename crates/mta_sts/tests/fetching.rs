@@ -379,6 +379,12 @@ async fn a_policy_that_was_not_fetched_for_a_day_is_fetched_again_without_anyone
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     assert_eq!(setting.requests(), 1);
+    // The new one may be stored a moment later.
+    let stored = setting.policies().join("d.example");
+    while !std::fs::read_to_string(&stored).unwrap().contains("mx: mx.d.example") {
+        assert!(std::time::Instant::now() < deadline, "it was not stored");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
 
     store(&setting.policies(), "1", 30, 1_000_000);
     setting.cache().refresh_due(&setting.resolver).await;
