@@ -141,8 +141,29 @@ pub(crate) fn quoted(text: &str) -> String {
     toml::Value::from(text).to_string()
 }
 
+/// The header of the section of a transport. Names of other servers may have any characters.
+pub(crate) fn transport_header(name: &str) -> String {
+    let is_bare = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_".contains(c));
+    if is_bare { format!("[transport.{name}]") } else { format!("[transport.{}]", quoted(name)) }
+}
+
 /// A list of strings in TOML.
 pub(crate) fn quoted_list<'t>(texts: impl IntoIterator<Item = &'t str>) -> String {
     let texts: Vec<String> = texts.into_iter().map(quoted).collect();
     format!("[{}]", texts.join(", "))
+}
+
+#[cfg(test)]
+mod header_tests {
+    use super::*;
+
+    #[test]
+    fn names_of_transports_are_keys_of_toml() {
+        assert_eq!(transport_header("smtp-amavis"), "[transport.smtp-amavis]");
+        for name in ["smtp.relay", "smtp'", "a\"b", "\u{e4}", ""] {
+            let read: toml::Table = transport_header(name).parse().unwrap();
+            let named = read["transport"].as_table().and_then(|transports| transports.get(name));
+            assert!(named.is_some(), "{name}: {read}");
+        }
+    }
 }

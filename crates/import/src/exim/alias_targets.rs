@@ -4,7 +4,7 @@
 use mail::Address;
 
 use super::Conversion;
-use crate::config_draft::{TomlSection, quoted};
+use crate::config_draft::{TomlSection, quoted, transport_header};
 
 /// The name of the table of replies, and of its rule.
 const REPLIES_TABLE: &str = "alias-replies";
@@ -92,7 +92,7 @@ impl Conversion<'_> {
         let comment = "Mail to these is dropped. From :blackhole: in aliases.";
         self.dropped_table = Some(self.add_text_table(DROPPED_TABLE, "text", text, comment));
         let name = self.unused_name(DROPPING_TRANSPORT);
-        self.draft.add(TomlSection::new(&format!("[transport.{name}]")).key("type", quoted("discard"), ""));
+        self.draft.add(TomlSection::new(&transport_header(&name)).key("type", quoted("discard"), ""));
         for address in addresses {
             let block = TomlSection::new("[[route]]").key("address", quoted(&address), "");
             self.draft.add(block.key("transport", quoted(&name), ""));

@@ -5,7 +5,7 @@ use super::Conversion;
 use super::expansion::list;
 use super::general::{port_number, size};
 use super::sections::Driver;
-use crate::config_draft::{TomlSection, quoted, quoted_list};
+use crate::config_draft::{TomlSection, quoted, quoted_list, transport_header};
 
 /// Options without an effect on what mail is delivered where.
 const NOT_NEEDED: [&str; 24] = [
@@ -72,7 +72,7 @@ impl Conversion<'_> {
     pub(super) fn waiting_transport(&mut self, wanted: &str, why: &str) -> Target {
         let name = self.unused_name(wanted);
         self.draft.add_behavior_change(format!("Mail waits in the queue: {why}. See [transport.{name}]."));
-        let block = TomlSection::new(&format!("[transport.{name}]")).key("type", quoted("error"), "");
+        let block = TomlSection::new(&transport_header(&name)).key("type", quoted("error"), "");
         self.draft.add(block.key("reply", quoted("451 4.3.5 This transport is not translated"), ""));
         Target { name, moves_mailboxes: false }
     }
@@ -84,7 +84,7 @@ impl Conversion<'_> {
             return Target { name: "maildir".into(), moves_mailboxes: true };
         };
         let name = self.unused_name(&driver.name);
-        let block = TomlSection::new(&format!("[transport.{name}]")).key("type", quoted("maildir"), "driver");
+        let block = TomlSection::new(&transport_header(&name)).key("type", quoted("maildir"), "driver");
         let mut block = block.key("path", quoted(&path), "directory").key("line_ends", quoted("lf"), "");
         let quota = driver.value("quota").and_then(|value| self.expander.constant(value));
         if let Some(bytes) = quota.as_deref().and_then(size).filter(|bytes| *bytes > 0) {
@@ -100,7 +100,7 @@ impl Conversion<'_> {
     fn remote_transport(&mut self, driver: &Driver, hop: &str) -> Target {
         let is_lmtp = driver.kind() == "lmtp" || driver.value("protocol").is_some_and(|it| it == "lmtp");
         let name = self.unused_name(&driver.name);
-        let header = format!("[transport.{name}]");
+        let header = transport_header(&name);
         let kind = if is_lmtp { "lmtp" } else { "smtp" };
         let block = TomlSection::new(&header).key("type", quoted(kind), "driver").key("next_hop", quoted(hop), "");
         self.draft.add(block);
@@ -184,7 +184,7 @@ impl Conversion<'_> {
             );
         };
         let name = self.unused_name(&driver.name);
-        let block = TomlSection::new(&format!("[transport.{name}]")).key("type", quoted("pipe"), "driver");
+        let block = TomlSection::new(&transport_header(&name)).key("type", quoted("pipe"), "driver");
         let mut block = block.key("command", quoted_list(words.iter().map(String::as_str)), "command");
         if let Some(user) = driver.value("user").filter(|user| !user.contains('$') && *user != "root") {
             block.set("user", quoted(user), "user");

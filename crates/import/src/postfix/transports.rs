@@ -13,7 +13,7 @@
 use std::path::Path;
 
 use super::Conversion;
-use super::config_draft::{TomlSection, quoted};
+use super::config_draft::{TomlSection, quoted, transport_header};
 use super::delivery_methods::DeliveryMethod;
 use super::lookups::MapRef;
 use super::map_text::TableUse;
@@ -337,7 +337,7 @@ impl Conversion<'_> {
             };
             self.used_services.insert(target.channel);
             if self.names.insert(service.name.clone()) {
-                let mut block = TomlSection::new(&format!("[transport.{}]", service.name));
+                let mut block = TomlSection::new(&transport_header(&service.name));
                 keys.into_iter().for_each(|(key, value)| block.set(key, value, ""));
                 self.draft.add(block);
             }
