@@ -15,6 +15,7 @@ from peers.mailrace import route
 
 _CONNECTIONS = 4  # of all nodes
 _MESSAGES = 40  # of each node
+_MESSAGES_OF_FIRST = 80  # so that it still has some when the others get their first connection
 _MESSAGES_OF_TURNS = 24  # take longer than a turn
 _REPLY_SECONDS = 0.3
 _RATE = 10  # attempts in a second, of all nodes
@@ -70,11 +71,12 @@ class ClusterSlots(ClusterCase):
         for server in nodes:
             server.start()
         # The first one has them all before the others ask.
-        self.send_all(nodes[0])
+        self.send_all(nodes[0], _MESSAGES_OF_FIRST)
         await_that(lambda: host.open_most == _CONNECTIONS, "one node uses the whole limit", nodes[0], 30)
         for server in nodes[1:]:
             self.send_all(server)
-        await_that(lambda: len(self.senders) >= len(nodes) * _MESSAGES, "all messages", nodes[0], 120)
+        count = _MESSAGES_OF_FIRST + 2 * _MESSAGES
+        await_that(lambda: len(self.senders) >= count, "all messages", nodes[0], 120)
         self.assertEqual(host.open_most, _CONNECTIONS)
         # The others did not wait for the end of its mail.
         last = len(self.senders) - self.senders[::-1].index("first")
