@@ -91,7 +91,9 @@ class Amavis(DaemonCase):
         reply = self.deliver(server, whole_message("stranger"), sender="stranger@client.test")
         self.assertEqual(reply.code, 250, reply)
         self.assertIn("x-spam-score", header(await_messages(server, "alice", 1)[0]))
-        passed = re.search(r"Passed CLEAN.*<stranger@client\.test>.*", (self.home / "amavis.log").read_text())[0]
+        log = self.home / "amavis.log"  # it may write the line after it has sent the message
+        clean = re.compile(r"Passed CLEAN.*<stranger@client\.test>.*")
+        passed = await_that(lambda: clean.search(log.read_text()), "a line of amavis", server)[0]
         self.assertRegex(passed, rf"^Passed CLEAN {{\w+}}, \[{re.escape(CLIENT)}\]")
         self.assertIn(identity(reply), passed)
 
