@@ -14,7 +14,7 @@ use import::exim::{debian, import, source};
 use import::{FileReader, ImportResult};
 use proptest::prelude::*;
 
-const FILES: [(&str, &str); 15] = [
+const FILES: [(&str, &str); 16] = [
     ("/etc/passwd", "root:x:0:0::/root:/bin/sh\nbob:x:1000:1000::/home/bob:/bin/sh\n"),
     ("/etc/aliases", "postmaster: root\nroot: bob\nlog: |/usr/bin/log\n"),
     ("/etc/email-addresses", "bob: bob@example.net\n"),
@@ -32,6 +32,7 @@ const FILES: [(&str, &str); 15] = [
     ("/etc/tagged", "info: bob@example.org\na+b: bob@example.org\n"),
     ("/etc/logins", "bob: pa:ss\n"),
     ("/etc/hosts-of-ours", "10.0.0.0/8: x\n192.0.2.1: x\n"),
+    ("/etc/circle", "example.org\n/etc/circle\n/etc/circle\n/etc/circle\n/etc/circle\n/etc/circle\n"),
     ("/etc/domains", "*: default\n*.wide.example: x\nplain.example: x\n+all: x\n"),
 ];
 
@@ -274,6 +275,26 @@ fn frozen_mail_is_held() {
     assert_eq!(acl("condition = ${if eq{$h_X:}{y}}"), (false, true));
     let fake = converted("", "accept control = fakereject/no\n senders = a@b.example", OUT, "");
     assert!(fake.behavior_changes.iter().any(|told| told.contains("reply of a refusal")), "{}", fake.text);
+}
+
+/// Mail that Exim takes and drops was refused, and nothing told of it.
+#[test]
+fn discarded_mail_is_told() {
+    let tells = |acl: &str| {
+        let made = converted("domainlist local_domains = example.org", acl, OUT, "");
+        made.behavior_changes.iter().any(|told| told.contains("dropped after a 250"))
+    };
+    assert!(tells("discard senders = *@bad.example\naccept domains = example.org"));
+    assert!(tells("discard domains = !+local_domains\naccept domains = example.org"));
+    assert!(!tells("discard condition = false\naccept domains = example.org"));
+}
+
+/// A file that named itself several times was read at each step again: the import took 48 seconds.
+#[test]
+fn files_of_lists_contain_no_further_files() {
+    let made = converted("", "accept domains = /etc/circle\n hosts = /etc/circle", OUT, "");
+    let told: Vec<_> = made.behavior_changes.iter().filter(|told| told.contains("/etc/circle")).collect();
+    assert!(!told.is_empty(), "{}", made.text);
 }
 
 /// A list that excludes another list contains all others, and what that one excludes is not added.

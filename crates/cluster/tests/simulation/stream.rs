@@ -17,6 +17,8 @@ pub(crate) struct Stream {
     pub(crate) bytes_max: Option<u64>,
     /// The records that were purged.
     purged: u64,
+    /// The last record that names an epoch, and its sequence.
+    newest_epoch: Option<(u64, EpochRecord)>,
 }
 
 impl Stream {
@@ -41,7 +43,11 @@ impl Stream {
             return Err(PublishFailure::StreamFull);
         }
         self.bytes = bytes;
+        let epoch = EpochRecord::read_record(&record).ok();
         self.records.push_back(record);
+        if let Some((_, epoch)) = epoch {
+            self.newest_epoch = Some((self.last_sequence(), epoch));
+        }
         Ok(self.last_sequence())
     }
 
@@ -51,6 +57,7 @@ impl Stream {
             self.bytes -= self.records.pop_front().as_ref().map_or(0, size);
             self.purged += 1;
         }
+        self.newest_epoch.take_if(|(sequence, _)| *sequence <= up_to);
     }
 
     pub(crate) fn record(&self, sequence: u64) -> Option<&Bytes> {
@@ -68,7 +75,7 @@ impl Stream {
     }
 
     pub(crate) fn newest_epoch(&self) -> Option<EpochRecord> {
-        self.records.iter().rev().find_map(|record| EpochRecord::read_record(record).ok()).map(|(_, record)| record)
+        self.newest_epoch.as_ref().map(|(_, record)| record.clone())
     }
 
     pub(crate) fn tail(&self, lag: u64) -> StreamTail {

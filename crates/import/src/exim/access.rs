@@ -148,6 +148,7 @@ impl Conversion<'_> {
 
     fn statement(&mut self, statement: &AclStatement, stage: &str, after_users: bool, rules: &mut Vec<Rule>) {
         self.frozen_mail(statement, stage, after_users, rules);
+        self.tell_of_discarded_mail(statement);
         if statement.verb == "warn" || self.is_known_elsewhere(statement, stage) {
             return;
         }
@@ -217,11 +218,18 @@ impl Conversion<'_> {
         }
     }
 
+    fn tell_of_discarded_mail(&mut self, statement: &AclStatement) {
+        if statement.verb == "discard" && !self.never_holds(&statement.items) {
+            self.draft.add_behavior_change(format!(
+                "Mail that `{}` dropped after a 250 is not accepted: no rule drops by these conditions, see the value DISCARD \
+                 of a table with action = \"table\".",
+                statement.summary()
+            ));
+        }
+    }
+
     fn tell_of_callouts(&mut self, conditions: &[AclItem]) {
-        let is_never = |item: &AclItem| {
-            self.constant_condition(item).is_some_and(|outcome| outcome.negated(item.negated) == ConditionOutcome::No)
-        };
-        if conditions.iter().any(is_never) {
+        if self.never_holds(conditions) {
             return;
         }
         if conditions.iter().any(|item| item.name == "verify" && item.value.trim().starts_with("recipient/callout")) {
@@ -230,6 +238,13 @@ impl Conversion<'_> {
                  made. Add `mailboxes` to these domains.",
             );
         }
+    }
+
+    /// Whether one of the conditions is false for all mail.
+    fn never_holds(&self, conditions: &[AclItem]) -> bool {
+        conditions.iter().any(|item| {
+            self.constant_condition(item).is_some_and(|outcome| outcome.negated(item.negated) == ConditionOutcome::No)
+        })
     }
 
     /// Whether a statement decides only what is decided without rules: who may relay, and what Exim counts by itself.

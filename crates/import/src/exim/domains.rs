@@ -236,7 +236,8 @@ impl Conversion<'_> {
                 None => return unknown(),
             },
             _ if text.starts_with('/') => match self.files.text(Path::new(text)) {
-                Ok(lines) => DomainPattern::List(self.domain_list(&file_items(&lines), depth + 1)),
+                // Exim allows no further files in a file.
+                Ok(lines) => DomainPattern::List(self.domain_list(&file_items(&lines), DEPTH_MAX)),
                 Err(_) => return unknown(),
             },
             _ if text.contains(';') => match Lookup::of_list_item(text, "$domain") {

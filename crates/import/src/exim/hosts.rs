@@ -104,6 +104,10 @@ impl Conversion<'_> {
     }
 
     fn add_item(&self, item: &str, negated: bool, depth: usize, set: &mut HostSet) {
+        let inner_depth = match item.starts_with('/') {
+            true => DEPTH_MAX, // Exim allows no further files in a file.
+            false => depth + 1,
+        };
         let inside = match item {
             "" => return,
             _ if item.starts_with('+') => self.config.list(&item[1..]).map(str::to_owned),
@@ -119,7 +123,7 @@ impl Conversion<'_> {
         match (inside, networks) {
             // What a list within this one excludes is not in it, and the later elements decide.
             (Some(list), _) => {
-                let inner = self.hosts_within(&list, depth + 1);
+                let inner = self.hosts_within(&list, inner_depth);
                 set.add(inner.networks, negated);
                 set.is_incomplete |= negated && !inner.unknown.is_empty();
                 set.unknown.extend(inner.unknown);
