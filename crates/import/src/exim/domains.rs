@@ -235,8 +235,8 @@ impl Conversion<'_> {
                 Some(value) => DomainPattern::List(self.domain_list(value, depth + 1)),
                 None => return unknown(),
             },
-            _ if text.starts_with('/') => match self.files.text(Path::new(text)) {
-                // Exim allows no further files in a file.
+            // Exim allows no further files in a file.
+            _ if text.starts_with('/') && depth < DEPTH_MAX => match self.files.text(Path::new(text)) {
                 Ok(lines) => DomainPattern::List(self.domain_list(&file_items(&lines), DEPTH_MAX)),
                 Err(_) => return unknown(),
             },

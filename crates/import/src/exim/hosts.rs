@@ -104,14 +104,12 @@ impl Conversion<'_> {
     }
 
     fn add_item(&self, item: &str, negated: bool, depth: usize, set: &mut HostSet) {
-        let inner_depth = match item.starts_with('/') {
-            true => DEPTH_MAX, // Exim allows no further files in a file.
-            false => depth + 1,
-        };
+        let is_file = item.starts_with('/');
         let inside = match item {
             "" => return,
             _ if item.starts_with('+') => self.config.list(&item[1..]).map(str::to_owned),
-            _ if item.starts_with('/') => self.files.text(Path::new(item)).ok().map(|text| file_items(&text)),
+            // Exim allows no further files in a file.
+            _ if is_file && depth < DEPTH_MAX => self.files.text(Path::new(item)).ok().map(|text| file_items(&text)),
             _ if item.contains(';') => self.keys_of_host_file(item),
             _ => None,
         };
@@ -123,7 +121,7 @@ impl Conversion<'_> {
         match (inside, networks) {
             // What a list within this one excludes is not in it, and the later elements decide.
             (Some(list), _) => {
-                let inner = self.hosts_within(&list, inner_depth);
+                let inner = self.hosts_within(&list, if is_file { DEPTH_MAX } else { depth + 1 });
                 set.add(inner.networks, negated);
                 set.is_incomplete |= negated && !inner.unknown.is_empty();
                 set.unknown.extend(inner.unknown);
