@@ -49,6 +49,7 @@ fn localhost() -> DomainSettings {
     DomainSettings {
         name: "localhost".into(),
         mailboxes: None,
+        wildcard_mailbox: false,
         aliases: None,
         hosts: None,
         transport: TransportSettings::MAILDIR.into(),
@@ -65,10 +66,22 @@ fn domain(
 ) -> DomainSettings {
     let mut table = |key| take_reference(section, key, "[[table]]", tables).map(|name| name.into_inner().into());
     let (mailboxes, aliases, hosts) = (table("mailboxes"), table("aliases"), table("hosts"));
+    let wildcard_mailbox = wildcard_mailbox(section, mailboxes.is_some());
     let transport = transport(section, transports);
     let catch_all = section.take("catch_all", &value_kind::ADDRESS);
     let delimiter = section.take_or("delimiter", &value_kind::DELIMITER, DELIMITER);
-    DomainSettings { name, mailboxes, aliases, hosts, transport, catch_all, delimiter }
+    DomainSettings { name, mailboxes, wildcard_mailbox, aliases, hosts, transport, catch_all, delimiter }
+}
+
+/// Needs a table of mailboxes: without one, every address exists.
+fn wildcard_mailbox(section: &mut Section<'_, '_>, has_table: bool) -> bool {
+    let place = section.span_of("wildcard_mailbox");
+    let wanted = section.take_or("wildcard_mailbox", &value_kind::FLAG, false);
+    if wanted && !has_table {
+        let label = "expected `mailboxes` too: without a table every address exists".to_owned();
+        section.report(place, "wildcard_mailbox", "is not allowed here", label);
+    }
+    wanted
 }
 
 /// The transport's name. One that looked up the MX of the recipient's domain would come back to
