@@ -8,6 +8,7 @@
 //! |---|---|---|
 //! | accept, in a list | the rest of this list is skipped | |
 //! | accept | evaluation ends | skipped, for the session, transaction or recipient |
+//! | `DEFER_IF_REJECT`, in a table | evaluation continues; a refusal becomes this deferral | |
 //! | refuse, defer | the client gets the reply | evaluated again if the client tries again |
 //! | hold | evaluation continues | the message, if accepted, is held |
 //! | discard, in a table | as accept | the message, if accepted, is dropped |
@@ -357,6 +358,8 @@ pub struct AccessStageResult {
     pub discarded_by: Option<Box<str>>,
     /// Changes to the message.
     pub edits: Vec<Edit>,
+    /// The rule and the reply of a deferral that the client gets if it is refused at this stage after all.
+    pub deferral: Option<(Box<str>, Reply)>,
     /// None: no rule decided.
     pub decision: Option<AccessDecision>,
 }
@@ -482,8 +485,16 @@ impl AccessRules {
                     break;
                 }
                 rule_verdict::RuleVerdict::Accept => {}
+                rule_verdict::RuleVerdict::DeferIfReject(reply) => {
+                    verdict.deferral.get_or_insert((rule.name.clone(), reply));
+                }
                 rule_verdict::RuleVerdict::Reject(reply) => {
-                    verdict.decision = Some(AccessDecision::Refuse { rule: rule.name.clone(), reply });
+                    let refusal = (rule.name.clone(), reply);
+                    let (rule, reply) = match verdict.deferral.take() {
+                        Some(deferral) if refusal.1.is_permanent() => deferral,
+                        _ => refusal,
+                    };
+                    verdict.decision = Some(AccessDecision::Refuse { rule, reply });
                     break;
                 }
             }

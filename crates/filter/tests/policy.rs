@@ -14,7 +14,7 @@ use filter::access::ReverseName;
 use filter::policy::{PolicyService, PolicySettings};
 use filter::{
     Check, CheckChain, CheckFactory, CheckedMessage, ClientNameFuture, ClientNames, ContentFuture, Decision, Edit,
-    FailureAction, Field, Origin, Refusal, ServiceScope, SessionInfo, Stage, Submitter, Verdict,
+    FailureAction, Field, Origin, RecipientEffects, Refusal, ServiceScope, SessionInfo, Stage, Submitter, Verdict,
 };
 use mail::{Address, EnhancedCode, OperatorLog, Reply, TlsInfo};
 use protocol::smtp::server::MailRequest;
@@ -181,7 +181,8 @@ async fn edits_in_chain(settings: PolicySettings, is_user: bool) -> Vec<Edit> {
     checks.connect(&known).await.unwrap();
     checks.helo(&known).await.unwrap();
     checks.mail(&known).await.unwrap();
-    let effects = checks.rcpt_admitted(&known).await.unwrap();
+    let before = RecipientEffects::default();
+    let effects = checks.rcpt_admitted(&known, &before).await.unwrap();
     checks.add_recipient(effects);
     checks.data(&known).await.unwrap();
     let mut message = Message::to(&recipient);
@@ -268,11 +269,15 @@ async fn an_author_is_told_of_users_alone() {
 #[tokio::test]
 async fn answers_become_verdicts() {
     let address: Address = "c@c.test".parse().unwrap();
+    let reply = Reply::new(450, EnhancedCode(4, 2, 0), "later");
+    let deferral =
+        Verdict { deferral: Some(Refusal { by: "policy service test".into(), reply }), ..Verdict::default() };
     let edits = |edits: Vec<Edit>| Verdict { edits, ..Verdict::default() };
     for (answer, expected) in [
         (&b"action=OK\n\n"[..], Decision::Accept.into()),
         (b"action=REJECT no\n\n", refusal(554, EnhancedCode(5, 7, 1), "no").into()),
         (b"action=DEFER_IF_PERMIT 4.2.0 later\n\n", refusal(450, EnhancedCode(4, 2, 0), "later").into()),
+        (b"action=DEFER_IF_REJECT 4.2.0 later\n\n", deferral),
         (b"action=HOLD\n\n", Verdict { held: true, ..Verdict::default() }),
         (b"action=DISCARD\n\n", Decision::Discard { by: "policy service test".into() }.into()),
         (b"action=PREPEND X-A: b\n\n", edits(vec![Edit::PrependField(Field::new("X-A", "b").unwrap())])),

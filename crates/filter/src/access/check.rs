@@ -83,7 +83,8 @@ impl AccessCheck {
             (Decision::Continue | Decision::Accept, Some(by)) => Decision::Discard { by },
             (decision, _) => decision,
         };
-        Verdict { held: result.held, edits: result.edits, findings, ..decision.into() }
+        let deferral = result.deferral.map(|(by, reply)| Refusal { by, reply });
+        Verdict { deferral, held: result.held, edits: result.edits, findings, ..decision.into() }
     }
 }
 

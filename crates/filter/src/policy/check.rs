@@ -2,14 +2,15 @@
 //!
 //! | answer | what happens |
 //! |---|---|
-//! | DUNNO, DEFER_IF_REJECT, INFO, WARN | the session goes on |
+//! | DUNNO, INFO, WARN | the session goes on |
+//! | DEFER_IF_REJECT | the same, and a 5xx of a later check at this stage becomes the deferral |
 //! | OK | the service is not asked again about the session, the message or the recipient |
 //! | REJECT, DEFER, DEFER_IF_PERMIT, 4xx, 5xx | the client gets the reply |
 //! | names of restrictions | the first one that decides counts, as one of the above |
 //! | HOLD, DISCARD, PREPEND, BCC, REDIRECT, FILTER | it happens to the message, or to all messages after connect and HELO |
 //!
-//! Policy services are asked when nothing else of the stage can refuse, so a deferral "if permitted" is
-//! one, and one "if rejected" is none.
+//! At RCPT they are asked about recipients that have been admitted. Only later filters can refuse then, so
+//! a deferral "if permitted" is one.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -120,7 +121,10 @@ impl PolicyCheck {
         let edits: Vec<_> = action_edit(&action)?.into_iter().collect();
         Ok(match action {
             // A list of restrictions has come to another action.
-            PolicyAction::Dunno | PolicyAction::DeferIfReject | PolicyAction::Restrictions(_) => Verdict::default(),
+            PolicyAction::Dunno | PolicyAction::Restrictions(_) => Verdict::default(),
+            PolicyAction::DeferIfReject(reply) => {
+                Verdict { deferral: Some(Refusal { by, reply }), ..Verdict::default() }
+            }
             PolicyAction::Prepend(_) | PolicyAction::Bcc(_) | PolicyAction::Filter(_) | PolicyAction::Redirect(_) => {
                 Verdict { edits, ..Verdict::default() }
             }
