@@ -261,7 +261,7 @@ mod tests {
         );
         let source = CredentialSource::Dovecot(socket);
         let checker = CredentialChecker::new(source, CredentialCheckerSettings::default(), [7; 32]).unwrap();
-        let check = async |user| checker.verify_password(user, "secret", CLIENT).await;
+        let check = async |user: &str| checker.verify_password(user, "secret", CLIENT).await;
         let accepted = |user: &str| LoginResult::Accepted { user: user.into() };
         assert_eq!(check("alice").await, accepted("alice@example.org"));
         assert_eq!(check("ALICE").await, accepted("alice@example.org"));
@@ -285,7 +285,7 @@ mod tests {
         let throttle = ThrottleSettings { user: ThrottleLimit { failures: 1, ..ThrottleSettings::default().user }, ..ThrottleSettings::default() };
         let settings = CredentialCheckerSettings { throttle, ..CredentialCheckerSettings::default() };
         let checker = CredentialChecker::new(source, settings, [7; 32]).unwrap();
-        let check = async |user, password| checker.verify_password(user, password, CLIENT).await;
+        let check = async |user: &str, password: &str| checker.verify_password(user, password, CLIENT).await;
         assert_eq!(check("alice", "wrong").await, LoginResult::Refused);
         assert_eq!(check("alice", "secret").await, LoginResult::Throttled);
         assert_eq!(check("alice@example.org", "secret").await, LoginResult::Accepted { user: "alice@example.org".into() });

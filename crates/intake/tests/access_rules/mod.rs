@@ -132,7 +132,7 @@ async fn an_accepted_sender_or_recipient_is_accepted_for_himself() {
 
 #[tokio::test]
 async fn defer_if_reject_defers_the_recipient_that_the_server_refuses() {
-    let table: Arc<dyn Table> = Arc::new(StaticTable::new("soon".into(), vec!["DEFER_IF_REJECT 4.7.0 soon".into()]));
+    let table: Arc<dyn Table> = Arc::new(StaticTable::new("soon", vec!["DEFER_IF_REJECT 4.7.0 soon".into()]));
     let softens = Some(ConditionMatcher::Table(RuleSubject::Client, table));
     let server = server(vec![rule(Stage::Rcpt, softens, RuleAction::Table)]);
     let mut client = server.client().await;
