@@ -311,7 +311,7 @@ pub struct CompiledRule {
     /// the same stage.
     pub list: Option<Box<str>>,
     /// The class it belongs to. It is evaluated only after a table of an earlier rule has had the
-    /// name of the class as its value.
+    /// name of the class as its value, or where a policy service names it.
     pub class: Option<Box<str>>,
     /// When the rule is evaluated. Its conditions test only what is known by then.
     pub stage: Stage,
@@ -456,10 +456,35 @@ impl AccessRules {
 
     /// Evaluates the rules of a stage. Unavailable tables and DNS lists are logged.
     pub async fn evaluate(&self, stage: Stage, info: &SessionInfo<'_>, log: &dyn OperatorLog) -> AccessStageResult {
-        let (candidates, known): (Vec<usize>, Vec<_>) = self.candidate_rules(stage, info).into_iter().unzip();
+        self.evaluate_from(None, stage, info, log).await
+    }
+
+    /// Evaluates the rules of a class, and of the classes that its tables name. None: there is no such class.
+    pub async fn evaluate_class(
+        &self,
+        class: &str,
+        stage: Stage,
+        info: &SessionInfo<'_>,
+        log: &dyn OperatorLog,
+    ) -> Option<AccessStageResult> {
+        let class = self.classes.iter().find(|known| ***known == *class)?;
+        Some(self.evaluate_from(Some(class), stage, info, log).await)
+    }
+
+    /// `class`: None for all rules, with no class entered yet.
+    async fn evaluate_from(
+        &self,
+        class: Option<&Box<str>>,
+        stage: Stage,
+        info: &SessionInfo<'_>,
+        log: &dyn OperatorLog,
+    ) -> AccessStageResult {
+        let candidates = self.candidate_rules(class.is_some(), stage, info);
+        let (candidates, known): (Vec<usize>, Vec<_>) = candidates.into_iter().unzip();
         let rules: Vec<&CompiledRule> = candidates.iter().map(|&place| &self.rules[place]).collect();
         let findings = conditions::evaluate_conditions(&rules, known, info).await;
         let (mut verdict, mut state) = (AccessStageResult::default(), EvaluationState::default());
+        state.entered.extend(class.cloned());
         for ((place, rule), findings) in candidates.into_iter().zip(rules).zip(&findings) {
             if state.skips(rule) {
                 continue;
@@ -504,9 +529,15 @@ impl AccessRules {
 
     /// The rules of a stage that may match, up to the first that certainly matches and ends the
     /// evaluation, with the results of their conditions so far.
-    fn candidate_rules(&self, stage: Stage, info: &SessionInfo<'_>) -> Vec<(usize, Vec<ConditionResult>)> {
+    fn candidate_rules(
+        &self,
+        only_classes: bool,
+        stage: Stage,
+        info: &SessionInfo<'_>,
+    ) -> Vec<(usize, Vec<ConditionResult>)> {
         let (mut candidates, mut state) = (Vec::new(), EvaluationState::default());
-        for (place, rule) in self.rules.iter().enumerate().filter(|(_, rule)| rule.applies_at(stage, info)) {
+        let is_meant = |rule: &CompiledRule| rule.applies_at(stage, info) && (!only_classes || rule.class.is_some());
+        for (place, rule) in self.rules.iter().enumerate().filter(|(_, rule)| is_meant(rule)) {
             if state.has_accepted(rule) {
                 continue;
             }

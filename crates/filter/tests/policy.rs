@@ -10,12 +10,13 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use filter::access::ReverseName;
+use filter::access::{AccessCheck, AccessRules, CompiledRule, ReverseName, RuleAction};
 use filter::policy::{PolicyService, PolicySettings};
 use filter::{
     Check, CheckChain, CheckFactory, CheckedMessage, ClientNameFuture, ClientNames, ContentFuture, Decision, Edit,
     FailureAction, Field, Origin, RecipientEffects, Refusal, ServiceScope, SessionInfo, Stage, Submitter, Verdict,
 };
+use lookup::directory::{AliasLimits, RecipientDirectory};
 use mail::{Address, EnhancedCode, OperatorLog, Reply, TlsInfo};
 use protocol::smtp::server::MailRequest;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
@@ -290,6 +291,44 @@ async fn answers_become_verdicts() {
         (b"action=WARN look\n\n", Verdict::default()),
     ] {
         assert_eq!(verdict_of(answer).await, expected, "{}", String::from_utf8_lossy(answer));
+    }
+}
+
+#[tokio::test]
+async fn a_service_may_name_a_class_of_access_rules() {
+    let rule = |name: &str, class: Option<&str>, action| CompiledRule {
+        name: name.into(),
+        list: None,
+        class: class.map(Into::into),
+        stage: Stage::Rcpt,
+        applies_to_users: true,
+        chooses_filters: false,
+        conditions: Vec::new(),
+        action,
+    };
+    let rules = vec![
+        rule("no class", None, RuleAction::Refuse(None)),
+        rule("other class", Some("others"), RuleAction::Refuse(None)),
+        rule("held", Some("late"), RuleAction::Hold),
+        rule("late", Some("late"), RuleAction::Defer(None)),
+    ];
+    let access = Arc::new(AccessCheck {
+        rules: Arc::new(AccessRules::new(rules).unwrap()),
+        directory: Arc::new(RecipientDirectory::new(Vec::new(), AliasLimits::default())),
+        log: Arc::new(NoLog),
+    });
+    let deferred = Reply::new(450, EnhancedCode(4, 7, 1), "Access temporarily denied, try again later");
+    let by_rule = Decision::Refuse(Refusal { by: "late".into(), reply: deferred });
+    let failure = refusal(451, EnhancedCode(4, 7, 1), "Service unavailable, try again later");
+    for (answer, expected) in [
+        (&b"action=late\n\n"[..], Verdict { held: true, ..by_rule.into() }),
+        (b"action=unknown_class\n\n", failure.into()),
+        (b"action=DUNNO\n\n", Verdict::default()),
+    ] {
+        let address = Script::answering(answer).listen().await;
+        let service = PolicyService::new(settings(&address, &[Stage::Rcpt]), Arc::new(Names), Arc::new(NoLog));
+        let mut check = Arc::new(service.with_access_rules(Some(access.clone()))).start();
+        assert_eq!(session(&mut check).await, expected, "{}", String::from_utf8_lossy(answer));
     }
 }
 

@@ -6,6 +6,7 @@
 //! | DEFER_IF_REJECT | the same, and a 5xx of a later check at this stage becomes the deferral |
 //! | OK | the service is not asked again about the session, the message or the recipient |
 //! | REJECT, DEFER, DEFER_IF_PERMIT, 4xx, 5xx | the client gets the reply |
+//! | the name of a class of access rules | the rules of this class decide, as those of the stage |
 //! | names of restrictions | the first one that decides counts, as one of the above |
 //! | HOLD, DISCARD, PREPEND, BCC, REDIRECT, FILTER | it happens to the message, or to all messages after connect and HELO |
 //!
@@ -74,8 +75,13 @@ impl PolicyCheck {
         let question = Question { stage, client_name: &client_name, instance: &instance, message_octets };
         let request = request(&self.service, session, &question);
         let answered = ask(&self.service, &request).await;
+        if let (Ok(answer), Some(access)) = (&answered, &self.service.access)
+            && let Some(verdict) = access.evaluate_class(answer.trim(), stage, session).await
+        {
+            return verdict;
+        }
         let by = || format!("policy service {}", self.service.settings.name).into();
-        let decided = answered.map(|action| self.evaluate(stage, session, action, &client_name));
+        let decided = answered.and_then(|answer| Ok(self.evaluate(stage, session, answer.parse()?, &client_name)));
         match decided.and_then(|action| self.verdict(stage, session, action, by())) {
             Ok(verdict) => verdict,
             Err(failure) => {
