@@ -467,14 +467,16 @@ impl AccessRules {
         info: &SessionInfo<'_>,
         log: &dyn OperatorLog,
     ) -> Option<AccessStageResult> {
-        let class = self.classes.iter().find(|known| ***known == *class)?;
-        Some(self.evaluate_from(Some(class), stage, info, log).await)
+        match self.classes.iter().any(|known| **known == *class) {
+            true => Some(self.evaluate_from(Some(class), stage, info, log).await),
+            false => None,
+        }
     }
 
     /// `class`: None for all rules, with no class entered yet.
     async fn evaluate_from(
         &self,
-        class: Option<&Box<str>>,
+        class: Option<&str>,
         stage: Stage,
         info: &SessionInfo<'_>,
         log: &dyn OperatorLog,
@@ -484,7 +486,7 @@ impl AccessRules {
         let rules: Vec<&CompiledRule> = candidates.iter().map(|&place| &self.rules[place]).collect();
         let findings = conditions::evaluate_conditions(&rules, known, info).await;
         let (mut verdict, mut state) = (AccessStageResult::default(), EvaluationState::default());
-        state.entered.extend(class.cloned());
+        state.entered.extend(class.map(Into::into));
         for ((place, rule), findings) in candidates.into_iter().zip(rules).zip(&findings) {
             if state.skips(rule) {
                 continue;
