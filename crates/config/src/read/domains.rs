@@ -97,3 +97,19 @@ fn transport(section: &mut Section<'_, '_>, transports: &TransportSections) -> B
     }
     name.into_inner().into()
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::Config;
+
+    #[test]
+    fn a_wildcard_mailbox_needs_a_table_of_mailboxes() {
+        let table = "[[table]]\nname = \"t\"\ntype = \"static\"\nvalues = [\"x\"]\n";
+        let domain = |keys: &str| {
+            let text = format!("{table}[[domain]]\nname = \"a.test\"\nwildcard_mailbox = true\n{keys}");
+            Config::parse(&text, "mailrace.toml", "mx.test").map_err(|errors| errors.to_string())
+        };
+        assert!(domain("mailboxes = \"t\"\n").is_ok_and(|config| config.domains[0].wildcard_mailbox));
+        assert!(domain("").is_err_and(|errors| errors.contains("`domain.wildcard_mailbox` is not allowed here")));
+    }
+}
