@@ -26,6 +26,7 @@ default_login_user = nobody
 default_internal_group = {group}
 first_valid_uid = 0
 auth_failure_delay = 0
+auth_default_realm = bench.test
 passdb {{
   driver = passwd-file
   args = scheme=PLAIN username_format=%n {home}/users
@@ -98,6 +99,21 @@ class RealDovecot(OutboundCase):
         self.assertEqual(login(server, "alice", "right horse"), 235, self.log_tail())
         self.assertEqual(login(server, "alice", "wrong"), 535)
         self.assertEqual(login(server, "mallory", "right horse"), 535)
+
+
+    def test_the_user_is_who_dovecot_says(self):
+        senders = pathlib.Path(self.folder) / "senders"
+        senders.write_text("alice@bench.test alice@bench.test\n")
+        senders.chmod(0o644)
+        table = f'\n[[table]]\nname = "senders"\ntype = "text"\npath = "{senders}"\n'
+        auth = _AUTH.format(self.home / "auth") + 'senders = "senders"\n'
+        server = self.start(extra=_LISTENER + table + auth)
+        words = base64.b64encode(b"\0alice\0right horse").decode()
+        with Client(server.ports["submission"]) as client:
+            client.greet()
+            self.assertEqual(client.say(f"AUTH PLAIN {words}").code, 235, self.log_tail())
+            self.assertEqual(client.say("MAIL FROM:<bob@bench.test>").code, 553)
+            self.assertEqual(client.say("MAIL FROM:<alice@bench.test>").code, 250)
 
 
 class ScriptedDovecot(OutboundCase):

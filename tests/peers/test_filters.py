@@ -18,9 +18,11 @@ import unittest
 
 import dkim_verifier
 from harness import Client, Mailrace, await_messages, await_that, folder, mail_files, make_message
+from hosts import Host
 from milter import Milter, frame, strings
-from outbound import mail_events
+from outbound import await_event, mail_events
 from peers import opendkim
+from peers.mailrace import route
 from peers.smtp import free_port
 from test_dkim_signing import Keys
 
@@ -151,6 +153,51 @@ class Changes(FilterCase):
             self.assertEqual(self.send(server).code, 250)
             time.sleep(0.1)  # the end of the session
         self.assertEqual(milter.connections, 1)
+
+
+class ChangedEnvelopes(FilterCase):
+    """Arguments of ESMTP with which a milter changes the envelope; the mail goes to another host."""
+
+    def host(self, **named):
+        made = Host(**named)
+        self.addCleanup(made.stop)
+        return made
+
+    @staticmethod
+    def to_bob(sender, recipient):
+        """The mail is from carol and to bob elsewhere, with these arguments."""
+        return [
+            frame(b"e", strings("<carol@bench.test>", sender)),
+            frame(b"2", strings("<bob@away.test>", recipient)),
+            frame(b"-", strings("<alice@bench.test>")),
+        ]
+
+    def test_the_next_hop_gets_the_arguments(self):
+        wishes = ("RET=HDRS ENVID=QQ314159", "NOTIFY=SUCCESS,FAILURE ORCPT=rfc822;Rob@away.test")
+        milter, host = self.milter(lambda _: self.to_bob(*wishes)), self.host()
+        server = self.serve(section(milter.port) + route("away.test", f"[127.0.0.1]:{host.port}"))
+        self.assertEqual(self.send(server).code, 250)
+        await_that(lambda: host.messages, "the message at the next hop", server)
+        [received] = host.messages
+        self.assertEqual(received.sender.split()[0], "FROM:<carol@bench.test>")
+        self.assertEqual({"RET=HDRS", "ENVID=QQ314159"} - set(received.sender.split()), set())
+        [recipient] = received.recipients
+        self.assertEqual({"NOTIFY=SUCCESS,FAILURE", "ORCPT=rfc822;Rob@away.test"} - set(recipient.split()), set())
+
+    def test_notify_never_of_a_milter_causes_no_notice(self):
+        def rules(message):
+            is_quiet = ("Subject", "quiet") in message.fields
+            return self.to_bob("", "NOTIFY=NEVER" if is_quiet else "")
+
+        milter, host = self.milter(rules), self.host(script={"RCPT": "550 5.1.1 no such user"})
+        server = self.serve(section(milter.port) + route("away.test", f"[127.0.0.1]:{host.port}"))
+        self.assertEqual(self.send(server, message=make_message("quiet")).code, 250)
+        self.assertEqual(await_event(server, "bounced", to="<bob@away.test>").bounce, "")
+        self.assertEqual(self.send(server, message=make_message("loud")).code, 250)
+        [notice] = await_messages(server, "carol", 1)
+        self.assertIn(b"loud", notice.read_bytes())
+        await_that(lambda: server.queued() == 0, "an empty queue", server)
+        self.assertEqual(len(mail_files(server.maildir("carol") / "new")), 1)
 
 
 class Answers(FilterCase):

@@ -2,12 +2,13 @@
 circles or are not there.
 """
 
+import base64
 import subprocess
 import unittest
 
 from harness import Client, await_messages, await_that, mail_files, make_message
 from outbound import mail_events
-from peers.mailrace import route
+from peers.mailrace import LOGINS, Mailrace, listener, route
 from test_content import ContentCase
 
 REMOTE = "127.0.0.2"  # no relay network: its header stays as it is
@@ -66,6 +67,50 @@ class Canonical(RewritingCase):
         found = [path.read_bytes().replace(b"\r\n", b"\n") for path in await_messages(server, "alice", 2)]
         self.assertEqual(len([content for content in found if fields.replace(b"\r\n", b"\n") in content]), 1)
         self.assertEqual(mail_events(server, "received")[1].fields["from"], "<Bob.B@bench.test>")
+
+    def test_the_header_of_users_is_rewritten_where_the_settings_say_so(self):
+        canonical = self.table("canonical", "bob@bench.test b@bench.test\n")
+        message = b"From: bob@bench.test\r\nSubject: x\r\n\r\nhello\r\n"
+        for header_users, expected in (("true", b"From: b@bench.test\n"), ("false", b"From: bob@bench.test\n")):
+            with self.subTest(header_users=header_users):
+                server = Mailrace(
+                    self.folder / header_users, users=["alice"],
+                    extra=LOGINS + listener("submission", 'tls = "none"') + canonical
+                    + '[rewrite]\ncanonical = "canonical"\nheader_clients = ["192.0.2.0/24"]\n'
+                    + f"header_users = {header_users}\n",
+                )  # fmt: skip
+                self.addCleanup(server.stop)
+                server.start()
+                with Client(server.ports["submission"]) as client:
+                    client.greet()
+                    words = base64.b64encode(b"\0ann\0secret").decode()
+                    self.assertEqual(client.say(f"AUTH PLAIN {words}").code, 235)
+                    reply = client.deliver(message, "alice@bench.test", sender="bob@bench.test")
+                    self.assertEqual(reply.code, 250)
+                self.assertIn(expected, self.received(server))
+                self.assertEqual(mail_events(server, "received")[0].fields["from"], "<b@bench.test>")
+
+    def test_each_address_is_rewritten_by_the_tables_for_its_class(self):
+        server = self.serve(
+            self.table("senders", "bob@host.bench.test B@bench.test\n")
+            + self.table("recipients", "old@bench.test alice@bench.test\ncarol@host.bench.test c@z.test\n")
+            + self.table("both", "dave@host.bench.test d@bench.test\n")
+            + '[rewrite]\nsender_canonical = "senders"\nsender_canonical_classes = ["header_sender"]\n'
+            + 'recipient_canonical = "recipients"\nrecipient_canonical_classes = ["envelope_recipient"]\n'
+            + 'canonical = "both"\ncanonical_classes = ["header_recipient"]\n'
+            + 'masquerade = ["!lab.bench.test", "bench.test"]\nmasquerade_classes = ["header_recipient"]\n'
+        )
+        message = (
+            b"From: bob@host.bench.test\r\nReply-To: dave@host.bench.test\r\n"
+            b"To: carol@host.bench.test, dave@host.bench.test\r\n"
+            b"Cc: x@lab.bench.test, x@a.lab.bench.test, x@a.bench.test\r\nSubject: x\r\n\r\nhello\r\n"
+        )
+        self.assertEqual(self.send_from(server, message, "old@bench.test", sender="bob@host.bench.test").code, 250)
+        content = self.received(server)
+        self.assertIn(b"\nFrom: B@bench.test\nReply-To: dave@host.bench.test\n", content)
+        self.assertIn(b"\nTo: carol@bench.test, d@bench.test\n", content)
+        self.assertIn(b"\nCc: x@lab.bench.test, x@a.lab.bench.test, x@bench.test\n", content)
+        self.assertEqual(mail_events(server, "received")[0].fields["from"], "<bob@host.bench.test>")
 
     def test_mail_of_local_programs_is_rewritten(self):
         server = self.serve(self.table("canonical", "bob@bench.test b@bench.test\n") + '[rewrite]\nsender_canonical = "canonical"\n')

@@ -298,6 +298,8 @@ pub struct DomainSettings {
     pub name: Box<str>,
     /// The table of existing mailboxes; None: all exist.
     pub mailboxes: Option<Box<str>>,
+    /// Whether `@domain` in that table stands for all addresses that are not known otherwise.
+    pub wildcard_mailbox: bool,
     /// The table of aliases.
     pub aliases: Option<Box<str>>,
     /// The table of the hosts that store mailboxes. Mail for other hosts leaves by

@@ -164,6 +164,11 @@ pub enum AccessVerdict {
         /// The reply.
         reply: String,
     },
+    /// A later refusal is one for the time being.
+    DeferIfRefused {
+        /// The reply.
+        reply: String,
+    },
     /// It refuses for the time being.
     Defer {
         /// The reply.

@@ -88,6 +88,7 @@ fn rule_sentence(AccessRuleExplanation { rule, conditions, verdict }: &AccessRul
         AccessVerdict::Log { text } => format!("log {text:?}"),
         AccessVerdict::EnterClass { class } => format!("the rules of class {class:?}"),
         AccessVerdict::Refuse { reply } => format!("refuse: {reply}"),
+        AccessVerdict::DeferIfRefused { reply } => format!("defer, if something later refuses: {reply}"),
         AccessVerdict::Defer { reply } => format!("defer: {reply}"),
     };
     format!("{rule:?} ({conditions}): {verdict}")

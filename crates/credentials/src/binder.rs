@@ -54,6 +54,8 @@ const NOWHERE: &str = "nobody.invalid";
 pub(super) enum PasswordCheck {
     /// The password is right.
     Right,
+    /// The password is right, and the user has this name: that in the login stands for it.
+    RightFor(Box<str>),
     /// The password is wrong or the user does not exist.
     Wrong,
     /// The user's entry is unusable; the reason.

@@ -3,7 +3,7 @@
 //!
 //! | the server | the login |
 //! |---|---|
-//! | answers OK or FAIL | is right or wrong |
+//! | answers OK or FAIL | is right, for the user that OK names, or wrong |
 //! | answers FAIL with `temp`, ends the connection, or takes longer than [`ANSWER_TIME_MAX`] | has no result, and counts as a failure: a server that gives no result must not make guesses free |
 //! | cannot be reached | is not checked |
 //!
@@ -188,7 +188,8 @@ impl AuthConnection {
             let AuthEvent::Verdict(number, verdict) = event else { continue };
             let Some(waiting) = self.waiting.remove(&number) else { continue };
             drop(waiting.answer.send(match verdict {
-                AuthVerdict::Accepted => PasswordCheck::Right,
+                AuthVerdict::Accepted { user: None } => PasswordCheck::Right,
+                AuthVerdict::Accepted { user: Some(user) } => PasswordCheck::RightFor(user),
                 AuthVerdict::Refused => PasswordCheck::Wrong,
                 AuthVerdict::Temporary(why) => PasswordCheck::Inconclusive(format!("Dovecot: {why}")),
             }));
@@ -203,6 +204,9 @@ mod tests {
     use tokio::net::UnixListener;
 
     use super::*;
+    use crate::{
+        CredentialChecker, CredentialCheckerSettings, CredentialSource, LoginResult, ThrottleLimit, ThrottleSettings,
+    };
 
     const GREETING: &str = "VERSION\t1\t2\nMECH\tPLAIN\tplaintext\nDONE\n";
     const CLIENT: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
@@ -239,12 +243,52 @@ mod tests {
         assert!(matches!(check().await, PasswordCheck::NotChecked(why) if why.contains("No such file")));
         let first: &[&str] = &["OK\t#\tuser=alice\n", "FAIL\t#\n", "FAIL\t#\ttemp\n", ""];
         server(UnixListener::bind(&socket).unwrap(), Box::leak(Box::new([first, &["OK\t#\n"]])));
-        assert_eq!(check().await, PasswordCheck::Right);
+        assert_eq!(check().await, PasswordCheck::RightFor("alice".into()));
         assert_eq!(check().await, PasswordCheck::Wrong);
         assert!(matches!(check().await, PasswordCheck::Inconclusive(why) if why.contains("temporary")));
         // The server ends the connection without an answer.
         assert!(matches!(check().await, PasswordCheck::Inconclusive(_)));
         assert_eq!(check().await, PasswordCheck::Right);
+    }
+
+    #[tokio::test]
+    async fn the_user_is_who_the_server_says_and_is_remembered_as_such() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("auth");
+        server(
+            UnixListener::bind(&socket).unwrap(),
+            &[&["OK\t#\tuser=Alice@Example.ORG\n", "OK\t#\tuser=two  spaces\n", "OK\t#\tuser=\n", "OK\t#\n"]],
+        );
+        let source = CredentialSource::Dovecot(socket);
+        let checker = CredentialChecker::new(source, CredentialCheckerSettings::default(), [7; 32]).unwrap();
+        let check = async |user: &str| checker.verify_password(user, "secret", CLIENT).await;
+        let accepted = |user: &str| LoginResult::Accepted { user: user.into() };
+        assert_eq!(check("alice").await, accepted("alice@example.org"));
+        assert_eq!(check("ALICE").await, accepted("alice@example.org"));
+        assert_eq!(checker.stats().remembered, 1, "the second login did not ask the server");
+        for user in ["bob", "carol"] {
+            let result = check(user).await;
+            assert!(matches!(&result, LoginResult::Unusable(why) if why.contains("invalid user name")), "{result:?}");
+        }
+        assert_eq!(check("dora").await, accepted("dora"));
+    }
+
+    #[tokio::test]
+    async fn failures_count_for_the_name_that_the_client_gave() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("auth");
+        server(
+            UnixListener::bind(&socket).unwrap(),
+            &[&["FAIL\t#\tuser=alice@example.org\n", "OK\t#\tuser=alice@example.org\n"]],
+        );
+        let source = CredentialSource::Dovecot(socket);
+        let throttle = ThrottleSettings { user: ThrottleLimit { failures: 1, ..ThrottleSettings::default().user }, ..ThrottleSettings::default() };
+        let settings = CredentialCheckerSettings { throttle, ..CredentialCheckerSettings::default() };
+        let checker = CredentialChecker::new(source, settings, [7; 32]).unwrap();
+        let check = async |user: &str, password: &str| checker.verify_password(user, password, CLIENT).await;
+        assert_eq!(check("alice", "wrong").await, LoginResult::Refused);
+        assert_eq!(check("alice", "secret").await, LoginResult::Throttled);
+        assert_eq!(check("alice@example.org", "secret").await, LoginResult::Accepted { user: "alice@example.org".into() });
     }
 
     #[tokio::test]

@@ -22,6 +22,9 @@
 //! ([`CredentialCheckerSettings::recent_ttl`]); a new one is valid as soon as the table has it,
 //! because step 5 depends on the stored entry. Failed binds are not cached, because the stored
 //! password is not visible.
+//!
+//! The throttle and the caches know a login by the name that the client gave. Dovecot may return another
+//! name, and that is the user from then on.
 
 mod binder;
 mod crypt;
@@ -137,7 +140,7 @@ impl Default for CredentialCheckerSettings {
 pub enum LoginResult {
     /// The password is right.
     Accepted {
-        /// The user's name as a table key.
+        /// The user's name as a table key; with Dovecot, the name that it returns.
         user: Box<str>,
     },
     /// The password is wrong or the user does not exist (535 5.7.8).
@@ -436,12 +439,14 @@ impl CredentialChecker {
             }
         };
         let fingerprint = || shared.recent_successes.lock().short_fingerprint(&user, password);
-        match found {
-            PasswordCheck::Right => {
-                shared.recent_successes.lock().add(shared.now(), &user, password, &user);
-                pending.end(LoginAttemptOutcome::Succeeded);
-                LoginResult::Accepted { user: user.into() }
-            }
+        let accept = |name: &str, pending: PendingLogin| {
+            shared.recent_successes.lock().add(shared.now(), &user, password, name);
+            pending.end(LoginAttemptOutcome::Succeeded);
+            LoginResult::Accepted { user: name.into() }
+        };
+        match with_valid_name(found) {
+            PasswordCheck::Right => accept(&user, pending),
+            PasswordCheck::RightFor(name) => accept(&name, pending),
             PasswordCheck::Wrong => {
                 pending.end(wrong(fingerprint()));
                 LoginResult::Refused
@@ -649,6 +654,16 @@ impl Drop for PendingLogin {
 impl fmt::Debug for PendingLogin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Pending")
+    }
+}
+
+/// The result with the returned name as a table key. A name that no user can have is an unusable entry.
+fn with_valid_name(found: PasswordCheck) -> PasswordCheck {
+    let PasswordCheck::RightFor(name) = found else { return found };
+    let folded = fold_key(&name);
+    match is_valid_user_name(&folded) {
+        true => PasswordCheck::RightFor(folded.into()),
+        false => PasswordCheck::Unusable(format!("Dovecot returns an invalid user name: {name:?}")),
     }
 }
 

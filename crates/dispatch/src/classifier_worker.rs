@@ -488,6 +488,7 @@ mod tests {
             mailboxes: None,
             aliases: None,
             catch_all: None,
+            wildcard_mailbox: false,
             hosts: Some(hosts.clone()),
             delimiter: None,
             transport: "maildir".into(),

@@ -282,6 +282,7 @@ mod tests {
             mailboxes: None,
             aliases: None,
             catch_all: None,
+            wildcard_mailbox: false,
             hosts: None,
             delimiter: Some('+'),
             transport: "maildir".into(),

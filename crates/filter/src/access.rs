@@ -8,6 +8,7 @@
 //! |---|---|---|
 //! | accept, in a list | the rest of this list is skipped | |
 //! | accept | evaluation ends | skipped, for the session, transaction or recipient |
+//! | `DEFER_IF_REJECT`, in a table | evaluation continues; a refusal becomes this deferral | |
 //! | refuse, defer | the client gets the reply | evaluated again if the client tries again |
 //! | hold | evaluation continues | the message, if accepted, is held |
 //! | discard, in a table | as accept | the message, if accepted, is dropped |
@@ -310,7 +311,7 @@ pub struct CompiledRule {
     /// the same stage.
     pub list: Option<Box<str>>,
     /// The class it belongs to. It is evaluated only after a table of an earlier rule has had the
-    /// name of the class as its value.
+    /// name of the class as its value, or where a policy service names it.
     pub class: Option<Box<str>>,
     /// When the rule is evaluated. Its conditions test only what is known by then.
     pub stage: Stage,
@@ -357,6 +358,8 @@ pub struct AccessStageResult {
     pub discarded_by: Option<Box<str>>,
     /// Changes to the message.
     pub edits: Vec<Edit>,
+    /// The rule and the reply of a deferral that the client gets if it is refused at this stage after all.
+    pub deferral: Option<(Box<str>, Reply)>,
     /// None: no rule decided.
     pub decision: Option<AccessDecision>,
 }
@@ -453,10 +456,37 @@ impl AccessRules {
 
     /// Evaluates the rules of a stage. Unavailable tables and DNS lists are logged.
     pub async fn evaluate(&self, stage: Stage, info: &SessionInfo<'_>, log: &dyn OperatorLog) -> AccessStageResult {
-        let (candidates, known): (Vec<usize>, Vec<_>) = self.candidate_rules(stage, info).into_iter().unzip();
+        self.evaluate_from(None, stage, info, log).await
+    }
+
+    /// Evaluates the rules of a class, and of the classes that its tables name. None: there is no such class.
+    pub async fn evaluate_class(
+        &self,
+        class: &str,
+        stage: Stage,
+        info: &SessionInfo<'_>,
+        log: &dyn OperatorLog,
+    ) -> Option<AccessStageResult> {
+        match self.classes.iter().any(|known| **known == *class) {
+            true => Some(self.evaluate_from(Some(class), stage, info, log).await),
+            false => None,
+        }
+    }
+
+    /// `class`: None for all rules, with no class entered yet.
+    async fn evaluate_from(
+        &self,
+        class: Option<&str>,
+        stage: Stage,
+        info: &SessionInfo<'_>,
+        log: &dyn OperatorLog,
+    ) -> AccessStageResult {
+        let candidates = self.candidate_rules(class.is_some(), stage, info);
+        let (candidates, known): (Vec<usize>, Vec<_>) = candidates.into_iter().unzip();
         let rules: Vec<&CompiledRule> = candidates.iter().map(|&place| &self.rules[place]).collect();
         let findings = conditions::evaluate_conditions(&rules, known, info).await;
         let (mut verdict, mut state) = (AccessStageResult::default(), EvaluationState::default());
+        state.entered.extend(class.map(Into::into));
         for ((place, rule), findings) in candidates.into_iter().zip(rules).zip(&findings) {
             if state.skips(rule) {
                 continue;
@@ -482,8 +512,16 @@ impl AccessRules {
                     break;
                 }
                 rule_verdict::RuleVerdict::Accept => {}
+                rule_verdict::RuleVerdict::DeferIfReject(reply) => {
+                    verdict.deferral.get_or_insert((rule.name.clone(), reply));
+                }
                 rule_verdict::RuleVerdict::Reject(reply) => {
-                    verdict.decision = Some(AccessDecision::Refuse { rule: rule.name.clone(), reply });
+                    let refusal = (rule.name.clone(), reply);
+                    let (rule, reply) = match verdict.deferral.take() {
+                        Some(deferral) if refusal.1.is_permanent() => deferral,
+                        _ => refusal,
+                    };
+                    verdict.decision = Some(AccessDecision::Refuse { rule, reply });
                     break;
                 }
             }
@@ -493,9 +531,15 @@ impl AccessRules {
 
     /// The rules of a stage that may match, up to the first that certainly matches and ends the
     /// evaluation, with the results of their conditions so far.
-    fn candidate_rules(&self, stage: Stage, info: &SessionInfo<'_>) -> Vec<(usize, Vec<ConditionResult>)> {
+    fn candidate_rules(
+        &self,
+        only_classes: bool,
+        stage: Stage,
+        info: &SessionInfo<'_>,
+    ) -> Vec<(usize, Vec<ConditionResult>)> {
         let (mut candidates, mut state) = (Vec::new(), EvaluationState::default());
-        for (place, rule) in self.rules.iter().enumerate().filter(|(_, rule)| rule.applies_at(stage, info)) {
+        let is_meant = |rule: &CompiledRule| rule.applies_at(stage, info) && (!only_classes || rule.class.is_some());
+        for (place, rule) in self.rules.iter().enumerate().filter(|(_, rule)| is_meant(rule)) {
             if state.has_accepted(rule) {
                 continue;
             }

@@ -8,7 +8,8 @@
 //! | RCPT | the transaction, if the recipient is added |
 //!
 //! A refusal ends the stage: checks after it are not asked. A check that accepted is not asked
-//! again for as long as its answer holds.
+//! again for as long as its answer holds. If an earlier check of the stage has named a deferral for that case, a
+//! refusal for good becomes that deferral, as with Postfix's DEFER_IF_REJECT.
 
 use std::sync::Arc;
 
@@ -74,6 +75,8 @@ struct Effects {
     disposition: Disposition,
     edits: Vec<Edit>,
     findings: Vec<Finding>,
+    /// What a refusal for good becomes, until the stage ends. The first one counts.
+    deferral: Option<Refusal>,
 }
 
 impl CheckChain {
@@ -171,17 +174,24 @@ impl SessionChecks {
     ///
     /// A check refuses the recipient.
     pub async fn rcpt(&mut self, session: &SessionInfo<'_>) -> Result<RecipientEffects, Refusal> {
-        self.run_where(Stage::Rcpt, session, |order| !order.is_after_admission()).await.map(RecipientEffects)
+        let is_run = |order: CheckOrder| !order.is_after_admission();
+        self.run_where(Stage::Rcpt, session, is_run, None).await.map(RecipientEffects)
     }
 
     /// RCPT, once nothing else refuses the recipient: the other checks, which programs outside must not
-    /// take for recipients that do not exist. As with [`SessionChecks::rcpt`].
+    /// take for recipients that do not exist. `before`: the effects of [`SessionChecks::rcpt`]. Otherwise as
+    /// there.
     ///
     /// # Errors
     ///
     /// A check refuses the recipient.
-    pub async fn rcpt_admitted(&mut self, session: &SessionInfo<'_>) -> Result<RecipientEffects, Refusal> {
-        self.run_where(Stage::Rcpt, session, CheckOrder::is_after_admission).await.map(RecipientEffects)
+    pub async fn rcpt_admitted(
+        &mut self,
+        session: &SessionInfo<'_>,
+        before: &RecipientEffects,
+    ) -> Result<RecipientEffects, Refusal> {
+        let deferral = before.0.deferral.clone();
+        self.run_where(Stage::Rcpt, session, CheckOrder::is_after_admission, deferral).await.map(RecipientEffects)
     }
 
     /// RCPT was refused before [`SessionChecks::rcpt_admitted`].
@@ -225,13 +235,15 @@ impl SessionChecks {
         session: &SessionInfo<'_>,
         message: &mut dyn CheckedMessage,
     ) -> Result<(), MessageCheckError> {
-        let mut findings = self.findings();
+        let (mut findings, mut deferral) = (self.findings(), None);
         let said = [&self.connection.edits, &self.helo.edits, &self.transaction.edits];
         make_edits(said.into_iter().flatten().cloned(), message).await?;
         for running in self.running.iter_mut().filter(|running| running.takes_part_in(Stage::Message)) {
             let session = SessionInfo { findings: &findings, ..*session };
             let verdict = running.check.message(&session, message).await;
-            let mut effects = running.take_verdict(Stage::Message, verdict).map_err(MessageCheckError::Refused)?;
+            let taken = running.take_verdict(Stage::Message, verdict);
+            let mut effects = taken.map_err(|refusal| MessageCheckError::Refused(deferred(refusal, &deferral)))?;
+            deferral = deferral.or(effects.deferral.take());
             make_edits(std::mem::take(&mut effects.edits), message).await?;
             findings.extend_from_slice(&effects.findings);
             let is_discarded = effects.disposition.discarded_by.is_some();
@@ -265,7 +277,7 @@ impl SessionChecks {
     }
 
     async fn run(&mut self, stage: Stage, session: &SessionInfo<'_>) -> Result<Effects, Refusal> {
-        self.run_where(stage, session, |_| true).await
+        self.run_where(stage, session, |_| true, None).await
     }
 
     async fn run_where(
@@ -273,13 +285,15 @@ impl SessionChecks {
         stage: Stage,
         session: &SessionInfo<'_>,
         is_run: fn(CheckOrder) -> bool,
+        deferral: Option<Refusal>,
     ) -> Result<Effects, Refusal> {
-        let (mut findings, mut sum) = (self.findings(), Effects::default());
+        let (mut findings, mut sum) = (self.findings(), Effects { deferral, ..Effects::default() });
         let running = self.running.iter_mut().filter(|running| is_run(running.order));
         for running in running.filter(|running| running.takes_part_in(stage)) {
             let session = SessionInfo { findings: &findings, ..*session };
             let verdict = running.ask(stage, &session).await;
-            let effects = running.take_verdict(stage, verdict)?;
+            let effects = running.take_verdict(stage, verdict);
+            let effects = effects.map_err(|refusal| deferred(refusal, &sum.deferral))?;
             findings.extend_from_slice(&effects.findings);
             sum.absorb(effects);
         }
@@ -291,6 +305,11 @@ impl SessionChecks {
     }
 }
 
+/// The refusal, or the deferral that it becomes.
+fn deferred(refusal: Refusal, deferral: &Option<Refusal>) -> Refusal {
+    deferral.clone().filter(|_| refusal.reply.is_permanent()).unwrap_or(refusal)
+}
+
 async fn make_edits(
     edits: impl IntoIterator<Item = Edit>,
     message: &mut dyn CheckedMessage,
@@ -299,6 +318,14 @@ async fn make_edits(
         message.edit(edit).await.map_err(MessageCheckError::NotEdited)?;
     }
     Ok(())
+}
+
+impl RecipientEffects {
+    /// The reply to a recipient that the server itself refuses with `reply`, or the deferral that it becomes.
+    pub fn refusal_reply(&self, reply: Reply) -> Reply {
+        let deferral = self.0.deferral.as_ref().filter(|_| reply.is_permanent());
+        deferral.map_or(reply, |deferral| deferral.reply.clone())
+    }
 }
 
 impl RunningCheck {
@@ -332,7 +359,7 @@ impl RunningCheck {
     }
 
     fn take_verdict(&mut self, stage: Stage, verdict: Verdict) -> Result<Effects, Refusal> {
-        let Verdict { decision, held, edits, findings } = verdict;
+        let Verdict { decision, deferral, held, edits, findings } = verdict;
         let mut disposition = Disposition { held, discarded_by: None };
         match decision {
             Decision::Continue => {}
@@ -344,7 +371,7 @@ impl RunningCheck {
             Decision::Refuse(refusal) => return Err(refusal),
             Decision::Discard { by } => disposition.discarded_by = Some(by),
         }
-        Ok(Effects { disposition, edits, findings })
+        Ok(Effects { disposition, edits, findings, deferral })
     }
 }
 
@@ -353,6 +380,7 @@ impl Effects {
         self.disposition = std::mem::take(&mut self.disposition).or(other.disposition);
         self.edits.extend(other.edits);
         self.findings.extend(other.findings);
+        self.deferral = self.deferral.take().or(other.deferral);
     }
 }
 

@@ -246,6 +246,9 @@ impl<'a> SessionInfo<'a> {
 pub struct Verdict {
     /// Whether the session goes on.
     pub decision: Decision,
+    /// A deferral that the client gets in place of a 5xx, if a later check, or the server, refuses at the
+    /// same stage.
+    pub deferral: Option<Refusal>,
     /// The mail is held, if it is accepted: all of a session from connect and HELO, else the message.
     pub held: bool,
     /// Changes to the message: to every message of a session from connect and HELO.

@@ -21,6 +21,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use mail::OperatorLog;
 
+use crate::access::AccessCheck;
 use crate::check::{Check, CheckFactory, CheckOrder, Origin};
 use crate::client_names::ClientNames;
 use crate::service::{ConnectionPool, ServiceAddress};
@@ -56,6 +57,8 @@ pub struct PolicyService {
     pool: ConnectionPool<()>,
     names: Arc<dyn ClientNames>,
     log: Arc<dyn OperatorLog>,
+    /// The rules whose classes it may name.
+    access: Option<Arc<AccessCheck>>,
     /// Numbers sessions for the attribute `instance`, which no two messages share: also with those before a
     /// restart.
     sessions: AtomicU64,
@@ -67,7 +70,12 @@ impl PolicyService {
     pub fn new(settings: PolicySettings, names: Arc<dyn ClientNames>, log: Arc<dyn OperatorLog>) -> PolicyService {
         let pool = ConnectionPool::new(settings.address.clone(), settings.connections_max);
         let started_micros = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
-        PolicyService { settings, pool, names, log, sessions: AtomicU64::new(1), started_micros }
+        PolicyService { settings, pool, names, log, access: None, sessions: AtomicU64::new(1), started_micros }
+    }
+
+    /// Lets it name classes of these rules.
+    pub fn with_access_rules(self, access: Option<Arc<AccessCheck>>) -> PolicyService {
+        PolicyService { access, ..self }
     }
 
     fn log(&self, line: std::fmt::Arguments<'_>) {

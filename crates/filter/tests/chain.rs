@@ -210,9 +210,9 @@ async fn accepting_ends_only_the_check_itself_for_as_long_as_the_answer_holds() 
         checks.helo(&session()).await.unwrap();
         checks.mail(&session()).await.unwrap();
         let effects = checks.rcpt(&session()).await.unwrap();
+        let later = checks.rcpt_admitted(&session(), &effects).await.unwrap();
         checks.add_recipient(effects);
-        let effects = checks.rcpt_admitted(&session()).await.unwrap();
-        checks.add_recipient(effects);
+        checks.add_recipient(later);
         checks.data(&session()).await.unwrap();
         checks.message(&session(), &mut Edited::default()).await.unwrap();
         checks.mail(&session()).await.unwrap();
@@ -305,6 +305,56 @@ async fn later_checks_know_what_earlier_ones_found() {
     checks.mail(&session()).await.unwrap();
     let expected = ["a mail", "b mail-fail", "a data-fail", "b data-fail", "a mail", "b mail-fail"];
     assert_eq!(take(&calls), expected);
+}
+
+fn deferring(by: &str) -> Verdict {
+    Verdict { deferral: Some(deferral(by)), ..Verdict::default() }
+}
+
+fn deferral(by: &str) -> Refusal {
+    Refusal { by: by.into(), reply: Reply::new(450, EnhancedCode(4, 7, 1), "not now") }
+}
+
+#[tokio::test]
+async fn a_refusal_for_good_becomes_the_first_deferral_that_a_check_of_the_stage_has_named() {
+    let refuse = |by| Decision::Refuse(refusal(by));
+    for stage in [Stage::Connect, Stage::Helo, Stage::Mail, Stage::Data] {
+        let (mut checks, _) = Chain::default()
+            .with("access", CheckOrder::AccessRules, stage, deferring("access"))
+            .with("policy", CheckOrder::ExternalFilters, stage, deferring("policy"))
+            .with("content", CheckOrder::ContentRules, stage, refuse("content"))
+            .start();
+        let result = match stage {
+            Stage::Connect => checks.connect(&session()).await,
+            Stage::Helo => checks.helo(&session()).await,
+            Stage::Mail => checks.mail(&session()).await,
+            _ => checks.data(&session()).await,
+        };
+        assert_eq!(result, Err(deferral("access")), "{stage:?}");
+    }
+    let (mut checks, _) = Chain::default()
+        .with("policy", CheckOrder::ExternalFilters, Stage::Message, deferring("policy"))
+        .with("content", CheckOrder::ContentRules, Stage::Message, refuse("content"))
+        .start();
+    let result = checks.message(&session(), &mut Edited::default()).await;
+    assert_eq!(result, Err(MessageCheckError::Refused(deferral("policy"))));
+}
+
+#[tokio::test]
+async fn a_deferral_in_place_of_a_refusal_holds_for_its_stage_and_its_recipient() {
+    let (mut checks, _) = Chain::default()
+        .with("access", CheckOrder::AccessRules, Stage::Rcpt, deferring("access"))
+        .with("milter", CheckOrder::ExternalFilters, Stage::Rcpt, Decision::Refuse(refusal("milter")))
+        .with("content", CheckOrder::ContentRules, Stage::Data, Decision::Refuse(refusal("content")))
+        .start();
+    let effects = checks.rcpt(&session()).await.unwrap();
+    let unknown = Reply::new(550, EnhancedCode(5, 1, 1), "no such mailbox");
+    assert_eq!(effects.refusal_reply(unknown), deferral("access").reply);
+    let busy = Reply::new(452, EnhancedCode(4, 3, 1), "busy");
+    assert_eq!(effects.refusal_reply(busy.clone()), busy, "a temporary refusal stays");
+    assert_eq!(checks.rcpt_admitted(&session(), &effects).await.unwrap_err(), deferral("access"));
+    checks.add_recipient(effects);
+    assert_eq!(checks.data(&session()).await, Err(refusal("content")), "another stage");
 }
 
 #[test]

@@ -16,7 +16,8 @@ use filter::{
     Check, CheckFactory, CheckedMessage, ClientNameFuture, ClientNames, ContentFuture, Decision, Edit, FailureAction,
     Field, Origin, Refusal, ServiceScope, SessionInfo, Submitter, Verdict,
 };
-use mail::{Address, EnhancedCode, OperatorLog, Reply};
+use mail::{Address, EnhancedCode, OperatorLog, Reply, TlsInfo};
+use protocol::smtp::server::MailRequest;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -26,6 +27,8 @@ struct Script {
     options: u32,
     /// The frames that answer a command; others are answered with `c`.
     answers: Vec<(u8, Vec<u8>)>,
+    /// Reports of progress before the answer to the end of a message: how many, each after this time.
+    progress: (usize, Duration),
     heard: Arc<Mutex<Vec<String>>>,
     connections: Arc<Mutex<usize>>,
 }
@@ -70,6 +73,13 @@ impl Script {
                 (b'D' | b'A' | b'Q' | b'K', None) => continue,
                 _ => frame(b'c', b""),
             };
+            let progress = if data[0] == b'E' { self.progress } else { (0, Duration::ZERO) };
+            for _ in 0..progress.0 {
+                tokio::time::sleep(progress.1).await;
+                if stream.write_all(&frame(b'p', b"")).await.is_err() {
+                    return;
+                }
+            }
             if stream.write_all(&answer).await.is_err() {
                 break;
             }
@@ -418,6 +428,32 @@ async fn a_milter_that_fails_leaves_the_decision_to_its_action() {
     }
 }
 
+/// With a clock that stands still while anything else happens.
+#[tokio::test(start_paused = true)]
+async fn progress_renews_the_time_for_a_message_but_not_for_ever() {
+    let minute = Duration::from_secs(60);
+    for (reports, every, expected, seconds) in [
+        (0, minute, Decision::Continue, 0),
+        (9, minute, Decision::Continue, 540),
+        // Silent for too long.
+        (1, minute * 3, unavailable(), 120),
+        // Ten minutes are the most, though each report comes in time.
+        (usize::MAX, minute, unavailable(), 600),
+    ] {
+        let script = Script { progress: (reports, every), ..Script::default() };
+        let begin = tokio::time::Instant::now();
+        let verdict = verdict_with(&script, |settings| settings.message_time_max = minute * 2).await;
+        assert_eq!((verdict.decision, begin.elapsed().as_secs()), (expected, seconds), "{reports}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_longer_time_for_messages_is_not_cut_by_the_bound_on_progress() {
+    let script = Script { progress: (11, Duration::from_secs(60)), ..Script::default() };
+    let verdict = verdict_with(&script, |settings| settings.message_time_max = Duration::from_secs(1200)).await;
+    assert_eq!(verdict, Verdict::default());
+}
+
 #[tokio::test]
 async fn a_milter_that_is_not_there_fails_at_mail() {
     let address = Script::default().listen().await;
@@ -538,6 +574,44 @@ async fn a_message_is_only_read_for_milters_that_want_a_part_of_it() {
         let mut message = Message { content: content.clone(), ..Message::new() };
         assert_eq!(check.message(&known, &mut message).await.decision, expected, "{options:x}");
     }
+}
+
+/// Macros about TLS and the login, with the names and at the stages of Postfix.
+#[tokio::test]
+async fn a_milter_is_told_of_the_encryption_and_the_login() {
+    let script = Script::default();
+    let mut check = milter(settings(&script.listen().await)).start();
+    let sender: Address = "a@a.test".parse().unwrap();
+    let mail = MailRequest {
+        sender: Some(sender.clone()),
+        size: None,
+        body_type: Default::default(),
+        smtputf8: false,
+        ret: None,
+        envid: None,
+        auth: Some("bob@b.test".into()),
+    };
+    let known = SessionInfo {
+        security: Some(TlsInfo { version: "TLSv1.3", cipher: "TLS_AES_256_GCM_SHA384" }),
+        login_mechanism: Some("PLAIN"),
+        submitter: Submitter::User("ann"),
+        is_user: true,
+        mail: Some(&mail),
+        ..session(Some(&sender), None)
+    };
+    check.connect(&known).await;
+    check.helo(&known).await;
+    check.mail(&known).await;
+    let tls = "{tls_version}|TLSv1.3|{cipher}|TLS_AES_256_GCM_SHA384|{cipher_bits}|256|";
+    let login = "{auth_type}|PLAIN|{auth_authen}|ann|{auth_author}|bob@b.test|";
+    let heard = script.heard();
+    for expected in [format!("DH{tls}"), format!("DM{login}{{mail_addr}}|a@a.test|{{mail_host}}|a.test|{tls}")] {
+        assert!(heard.contains(&expected), "{expected} {heard:?}");
+    }
+    // Nobody who has not logged in may name an author.
+    let stranger = SessionInfo { submitter: Submitter::Stranger, login_mechanism: None, ..known };
+    check.mail(&stranger).await;
+    assert!(!script.heard().iter().any(|frame| frame.contains("auth_")));
 }
 
 /// The words that Postfix has for its own transports.

@@ -10,12 +10,13 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use filter::access::ReverseName;
+use filter::access::{AccessCheck, AccessRules, CompiledRule, ReverseName, RuleAction};
 use filter::policy::{PolicyService, PolicySettings};
 use filter::{
     Check, CheckChain, CheckFactory, CheckedMessage, ClientNameFuture, ClientNames, ContentFuture, Decision, Edit,
-    FailureAction, Field, Origin, Refusal, ServiceScope, SessionInfo, Stage, Submitter, Verdict,
+    FailureAction, Field, Origin, RecipientEffects, Refusal, ServiceScope, SessionInfo, Stage, Submitter, Verdict,
 };
+use lookup::directory::{AliasLimits, RecipientDirectory};
 use mail::{Address, EnhancedCode, OperatorLog, Reply, TlsInfo};
 use protocol::smtp::server::MailRequest;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
@@ -181,7 +182,8 @@ async fn edits_in_chain(settings: PolicySettings, is_user: bool) -> Vec<Edit> {
     checks.connect(&known).await.unwrap();
     checks.helo(&known).await.unwrap();
     checks.mail(&known).await.unwrap();
-    let effects = checks.rcpt_admitted(&known).await.unwrap();
+    let before = RecipientEffects::default();
+    let effects = checks.rcpt_admitted(&known, &before).await.unwrap();
     checks.add_recipient(effects);
     checks.data(&known).await.unwrap();
     let mut message = Message::to(&recipient);
@@ -268,11 +270,15 @@ async fn an_author_is_told_of_users_alone() {
 #[tokio::test]
 async fn answers_become_verdicts() {
     let address: Address = "c@c.test".parse().unwrap();
+    let reply = Reply::new(450, EnhancedCode(4, 2, 0), "later");
+    let deferral =
+        Verdict { deferral: Some(Refusal { by: "policy service test".into(), reply }), ..Verdict::default() };
     let edits = |edits: Vec<Edit>| Verdict { edits, ..Verdict::default() };
     for (answer, expected) in [
         (&b"action=OK\n\n"[..], Decision::Accept.into()),
         (b"action=REJECT no\n\n", refusal(554, EnhancedCode(5, 7, 1), "no").into()),
         (b"action=DEFER_IF_PERMIT 4.2.0 later\n\n", refusal(450, EnhancedCode(4, 2, 0), "later").into()),
+        (b"action=DEFER_IF_REJECT 4.2.0 later\n\n", deferral),
         (b"action=HOLD\n\n", Verdict { held: true, ..Verdict::default() }),
         (b"action=DISCARD\n\n", Decision::Discard { by: "policy service test".into() }.into()),
         (b"action=PREPEND X-A: b\n\n", edits(vec![Edit::PrependField(Field::new("X-A", "b").unwrap())])),
@@ -285,6 +291,44 @@ async fn answers_become_verdicts() {
         (b"action=WARN look\n\n", Verdict::default()),
     ] {
         assert_eq!(verdict_of(answer).await, expected, "{}", String::from_utf8_lossy(answer));
+    }
+}
+
+#[tokio::test]
+async fn a_service_may_name_a_class_of_access_rules() {
+    let rule = |name: &str, class: Option<&str>, action| CompiledRule {
+        name: name.into(),
+        list: None,
+        class: class.map(Into::into),
+        stage: Stage::Rcpt,
+        applies_to_users: true,
+        chooses_filters: false,
+        conditions: Vec::new(),
+        action,
+    };
+    let rules = vec![
+        rule("no class", None, RuleAction::Refuse(None)),
+        rule("other class", Some("others"), RuleAction::Refuse(None)),
+        rule("held", Some("late"), RuleAction::Hold),
+        rule("late", Some("late"), RuleAction::Defer(None)),
+    ];
+    let access = Arc::new(AccessCheck {
+        rules: Arc::new(AccessRules::new(rules).unwrap()),
+        directory: Arc::new(RecipientDirectory::new(Vec::new(), AliasLimits::default())),
+        log: Arc::new(NoLog),
+    });
+    let deferred = Reply::new(450, EnhancedCode(4, 7, 1), "Access temporarily denied, try again later");
+    let by_rule = Decision::Refuse(Refusal { by: "late".into(), reply: deferred });
+    let failure = refusal(451, EnhancedCode(4, 7, 1), "Service unavailable, try again later");
+    for (answer, expected) in [
+        (&b"action=late\n\n"[..], Verdict { held: true, ..by_rule.into() }),
+        (b"action=unknown_class\n\n", failure.into()),
+        (b"action=DUNNO\n\n", Verdict::default()),
+    ] {
+        let address = Script::answering(answer).listen().await;
+        let service = PolicyService::new(settings(&address, &[Stage::Rcpt]), Arc::new(Names), Arc::new(NoLog));
+        let mut check = Arc::new(service.with_access_rules(Some(access.clone()))).start();
+        assert_eq!(session(&mut check).await, expected, "{}", String::from_utf8_lossy(answer));
     }
 }
 

@@ -186,7 +186,10 @@ impl IntakeSession {
             let admitted = match record_refusal(checks.rcpt(&transaction.describe(known)).await, denied_by) {
                 Ok(effects) => {
                     let added = transaction.add_recipient(context, recipient, &request, trusted).await;
-                    added.map(|()| effects).map_err(|refusal| refusal.into_reply(context))
+                    match added {
+                        Ok(()) => Ok(effects),
+                        Err(refusal) => Err(effects.refusal_reply(refusal.into_reply(context))),
+                    }
                 }
                 Err(reply) => Err(reply),
             };
@@ -199,7 +202,7 @@ impl IntakeSession {
             };
             let is_recipient_local = transaction.are_local_from(before);
             let known = SessionInfo { is_recipient_local, ..known };
-            let asked = checks.rcpt_admitted(&transaction.describe(known)).await;
+            let asked = checks.rcpt_admitted(&transaction.describe(known), &effects).await;
             let later = record_refusal(asked, denied_by).inspect_err(|_| transaction.remove_recipients_from(before))?;
             checks.add_recipient(effects);
             checks.add_recipient(later);

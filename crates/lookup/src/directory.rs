@@ -9,8 +9,9 @@
 //! | 1. alias of the address                | `bob+list@example.org`, then `bob@example.org`               |
 //! | 2. mailbox, if 1 found nothing         | `bob+list@example.org`, then `bob@example.org`               |
 //! | 3. alias of the domain, if 2 found nothing | `@example.org`                                           |
-//! | 4. the domain's catch-all              |                                                              |
-//! | 5. the postmaster's mailbox            | only for `postmaster`, which always exists (RFC 5321 section 4.5.1) |
+//! | 4. mailbox of the domain, if 3 found nothing | `@example.org`, only for a domain with a wildcard mailbox |
+//! | 5. the domain's catch-all              |                                                              |
+//! | 6. the postmaster's mailbox            | only for `postmaster`, which always exists (RFC 5321 section 4.5.1) |
 //!
 //! An alias that names itself keeps its own mailbox. If a needed answer is Unavailable the whole
 //! address is Unavailable, so an outage never makes an address unknown. An unconfirmed NotFound for
@@ -47,6 +48,9 @@ pub struct LocalDomain {
     /// Mailboxes, keyed by address. None: every address exists, and tags are removed so that they
     /// create no mailboxes.
     pub mailboxes: Option<Arc<dyn Table>>,
+    /// Whether `@domain` in the table of mailboxes stands for all addresses that nothing else is known of.
+    /// False saves a lookup for each unknown address.
+    pub wildcard_mailbox: bool,
     /// Aliases, keyed by address, or by `@domain` for addresses that are neither alias nor mailbox.
     pub aliases: Option<Arc<dyn Table>>,
     /// The recipient for unknown addresses.
@@ -317,6 +321,7 @@ async fn resolve_round(
     ask_aliases(&mut cases).await?;
     ask_mailboxes(&mut cases).await?;
     ask_domain_aliases(&mut cases).await?;
+    ask_wildcard_mailboxes(&mut cases).await?;
     let mut targets = Vec::new();
     for case in cases {
         let (mailbox, named) = case.finish();
@@ -431,6 +436,11 @@ impl<'a> AddressLookup<'a> {
         self.addresses().map(|address| folded(address, self.domain).as_str().to_owned()).collect()
     }
 
+    /// The key for all addresses of the domain.
+    fn domain_key(&self) -> Vec<String> {
+        vec![format!("@{}", fold_key(&self.domain.name))]
+    }
+
     /// Whether an alias target is the address itself.
     fn is_itself(&self, target: &Address) -> bool {
         let here = |address: &Address| folded(address, self.domain);
@@ -520,11 +530,23 @@ async fn ask_mailboxes(cases: &mut [AddressLookup<'_>]) -> Result<(), TableUnava
 /// Step 3: domain aliases.
 async fn ask_domain_aliases(cases: &mut [AddressLookup<'_>]) -> Result<(), TableUnavailable> {
     let mut wanting: Vec<_> = cases.iter_mut().filter(|case| matches!(case.state, AddressState::Unknown)).collect();
-    let key = |case: &AddressLookup<'_>| vec![format!("@{}", fold_key(&case.domain.name))];
-    let queries = wanting.iter().map(|case| TableQuery::new(&case.domain.aliases, key(case))).collect();
+    let queries = wanting.iter().map(|case| TableQuery::new(&case.domain.aliases, case.domain_key())).collect();
     for (case, found) in wanting.iter_mut().zip(run_queries(queries).await) {
         if let Some(hit) = found? {
             case.set_targets(&hit.values, hit.table)?;
+        }
+    }
+    Ok(())
+}
+
+/// Step 4: wildcard mailboxes.
+async fn ask_wildcard_mailboxes(cases: &mut [AddressLookup<'_>]) -> Result<(), TableUnavailable> {
+    let mut wanting: Vec<_> =
+        cases.iter_mut().filter(|case| case.domain.wildcard_mailbox && case.needs_mailbox()).collect();
+    let queries = wanting.iter().map(|case| TableQuery::new(&case.domain.mailboxes, case.domain_key())).collect();
+    for (case, found) in wanting.iter_mut().zip(run_queries(queries).await) {
+        if found?.is_some() {
+            case.set_mailbox(UNTAGGED);
         }
     }
     Ok(())

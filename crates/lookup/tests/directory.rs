@@ -59,6 +59,7 @@ fn domain(name: &str, mailboxes: &Arc<ScriptedTable>, aliases: &Arc<ScriptedTabl
         mailboxes: Some(mailboxes.clone()),
         aliases: Some(aliases.clone()),
         catch_all: None,
+        wildcard_mailbox: false,
         hosts: None,
         delimiter: Some('+'),
         transport: "maildir".into(),
@@ -334,6 +335,34 @@ fn the_postmaster_is_always_known() {
     assert_eq!(resolve(aliased, "postmaster@x.org"), local(&[">root@y.org"], Some("postmaster@x.org")));
     let catch_all = LocalDomain { catch_all: Some(address("root@y.org")), ..domain_x_org(&[], &[]) };
     assert_eq!(resolve(catch_all, "postmaster@x.org"), local(&[">root@y.org"], Some("postmaster@x.org")));
+}
+
+#[test]
+fn a_wildcard_mailbox_is_asked_for_last_and_only_where_the_domain_has_one() {
+    let mailboxes = ScriptedTable::new(&[("bob@x.org", ""), ("@x.org", "rest/")]);
+    let aliases = ScriptedTable::new(&[("team@x.org", "one@x.org two+tag@x.org"), ("own@x.org", "own@x.org c@y.org")]);
+    let plain = || domain("x.org", &mailboxes, &aliases);
+    assert_eq!(resolve(plain(), "nobody@x.org"), AddressResolution::Unknown);
+    assert_eq!(mailboxes.asked(), [["nobody@x.org"]], "one lookup, as without the setting");
+    let wild = || LocalDomain { wildcard_mailbox: true, catch_all: Some(address("lost@y.org")), ..plain() };
+    assert_eq!(resolve(wild(), "Bob@x.org"), local(&["bob@x.org"], None));
+    assert_eq!(mailboxes.asked()[1..], [["bob@x.org"]], "a known mailbox costs nothing more");
+    assert_eq!(resolve(wild(), "Nobody+Tag@x.org"), local(&["nobody@x.org"], Some("Nobody+Tag@x.org")));
+    let asked = mailboxes.asked().len();
+    assert_eq!(resolve(wild(), "team@x.org"), local(&["one@x.org", "two@x.org"], Some("team@x.org")));
+    assert_eq!(mailboxes.asked()[asked + 1..], [["@x.org", "@x.org"]], "both together, after their own keys");
+    let AddressResolution::Local(own) = resolve(wild(), "own@x.org") else { panic!("it is an alias of itself") };
+    assert_eq!(own.len(), 2, "{own:?}");
+    let relayed = LocalDomain { is_final: false, ..wild() };
+    assert_eq!(resolve(relayed, "Nobody+Tag@x.org"), local(&["Nobody+Tag@x.org"], None));
+    let by_alias = ScriptedTable::new(&[("@x.org", "all@y.org")]);
+    let aliased = LocalDomain { aliases: Some(by_alias), ..wild() };
+    assert_eq!(resolve(aliased, "nobody@x.org"), local(&[">all@y.org"], Some("nobody@x.org")));
+    let down = ScriptedTable::new(&[("@x.org", "DOWN")]);
+    let unsaid = LocalDomain { mailboxes: Some(down), ..wild() };
+    assert_eq!(resolve(unsaid, "nobody@x.org"), AddressResolution::Unavailable("it is down".into()));
+    let none = LocalDomain { mailboxes: Some(ScriptedTable::new(&[])), ..wild() };
+    assert_eq!(resolve(none, "nobody@x.org"), local(&[">lost@y.org"], Some("nobody@x.org")));
 }
 
 #[test]

@@ -19,6 +19,8 @@ pub struct MailboxPathTable {
     pub table: Arc<dyn Table>,
     /// All paths must be below this folder.
     pub root: PathBuf,
+    /// Whether a mailbox that is not in it may have the path of `@domain`, before it uses the pattern.
+    pub has_wildcards: bool,
 }
 
 /// Finds the mailboxes of a transport.
@@ -31,12 +33,17 @@ pub struct MailboxPathResolver {
 }
 
 impl MailboxPathResolver {
-    /// The folder of each mailbox, or why it is unknown now; a table gets one query for all.
+    /// The folder of each mailbox, or why it is unknown now; a table gets one query for all,
+    /// and another one for wildcards.
     /// Without a table this does not wait.
     pub async fn resolve(&self, mailboxes: &[&Address]) -> Vec<Result<PathBuf, String>> {
-        let Some(MailboxPathTable { table, root }) = &self.table else { return self.by_pattern(mailboxes) };
+        let Some(places) = &self.table else { return self.by_pattern(mailboxes) };
+        let MailboxPathTable { table, root, .. } = places;
         let keys: Vec<&str> = mailboxes.iter().map(|mailbox| mailbox.as_str()).collect();
-        let answers = table.lookup(&keys).await;
+        let mut answers = table.lookup(&keys).await;
+        if places.has_wildcards {
+            look_up_wildcards(&**table, mailboxes, &mut answers).await;
+        }
         let path = |(mailbox, answer): (&&Address, LookupAnswer)| match answer {
             LookupAnswer::Found(values) => match &values[..] {
                 [one] => path_below(root, one).ok_or_else(|| {
@@ -60,6 +67,18 @@ impl MailboxPathResolver {
     }
 }
 
+/// Replaces each NotFound by the answer for the whole domain.
+async fn look_up_wildcards(table: &dyn Table, mailboxes: &[&Address], answers: &mut [LookupAnswer]) {
+    let missing = mailboxes.iter().zip(answers).filter(|(_, answer)| **answer == LookupAnswer::NotFound);
+    let (keys, missing): (Vec<String>, Vec<&mut LookupAnswer>) =
+        missing.map(|(mailbox, answer)| (format!("@{}", mailbox.domain()), answer)).unzip();
+    if keys.is_empty() {
+        return;
+    }
+    let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+    missing.into_iter().zip(table.lookup(&keys).await).for_each(|(answer, found)| *answer = found);
+}
+
 /// Divides the paths for several attempts, looked up together, among the attempts: `size` paths to
 /// each. A shifted path would deliver mail to someone else's mailbox.
 pub fn split_by_size<T>(places: Vec<T>, sizes: impl Iterator<Item = usize>) -> Vec<Vec<T>> {
@@ -78,6 +97,10 @@ fn path_below(root: &Path, text: &str) -> Option<PathBuf> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
+    use lookup::LookupFuture;
+
     use super::*;
 
     /// Regression: a recipient without a known mailbox shifted the paths of all attempts behind it,
@@ -88,6 +111,50 @@ mod tests {
         let places = vec![unknown(), known("a"), unknown(), known("b"), known("c")];
         let expected = [vec![unknown(), known("a"), unknown()], vec![], vec![known("b")], vec![known("c")]];
         assert_eq!(split_by_size(places, [3, 0, 1, 1].into_iter()), expected);
+    }
+
+    /// Has the mailboxes `bob@x.org` and `@x.org`, and keeps the keys of each lookup.
+    #[derive(Default)]
+    struct Places(Mutex<Vec<Vec<String>>>);
+
+    impl Table for Places {
+        fn name(&self) -> &str {
+            "places"
+        }
+
+        fn lookup<'a>(&'a self, keys: &'a [&'a str]) -> LookupFuture<'a> {
+            self.0.lock().unwrap().push(keys.iter().map(ToString::to_string).collect());
+            let answer = |key: &&str| match *key {
+                "bob@x.org" => LookupAnswer::Found(vec!["bob/".into()]),
+                "@x.org" => LookupAnswer::Found(vec!["rest/".into()]),
+                "@down.org" => LookupAnswer::Unavailable("no cable".into()),
+                _ => LookupAnswer::NotFound,
+            };
+            Box::pin(std::future::ready(keys.iter().map(answer).collect()))
+        }
+    }
+
+    #[tokio::test]
+    async fn a_mailbox_without_a_path_has_that_of_its_domain_where_there_are_wildcards() {
+        let paths = async |has_wildcards, mailboxes: &[&str]| {
+            let places = Arc::new(Places::default());
+            let table = MailboxPathTable { table: places.clone(), root: "/mail".into(), has_wildcards };
+            let resolver = MailboxPathResolver { pattern: Arc::new(|_| "/pattern".into()), table: Some(table) };
+            let mailboxes: Vec<Address> = mailboxes.iter().map(|mailbox| mailbox.parse().unwrap()).collect();
+            let found = resolver.resolve(&mailboxes.iter().collect::<Vec<_>>()).await;
+            let found: Vec<String> =
+                found.into_iter().map(|path| path.map_or_else(|why| why, |path| path.display().to_string())).collect();
+            let asked = places.0.lock().unwrap().clone();
+            (found, asked)
+        };
+        let all = ["a@x.org", "bob@x.org", "c@y.org", "d@down.org"];
+        let (found, asked) = paths(true, &all).await;
+        assert_eq!(found, ["/mail/rest", "/mail/bob", "/pattern", "no cable"]);
+        assert_eq!(asked, [&all[..], &["@x.org", "@y.org", "@down.org"]]);
+        assert_eq!(paths(true, &["bob@x.org"]).await.1.len(), 1);
+        let (found, asked) = paths(false, &all).await;
+        assert_eq!(found, ["/pattern", "/mail/bob", "/pattern", "/pattern"]);
+        assert_eq!(asked.len(), 1);
     }
 
     #[test]

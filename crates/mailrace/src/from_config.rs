@@ -405,7 +405,7 @@ pub fn quota_counter(config: &Config, before: Option<&UsageCounter>) -> io::Resu
 /// The local transports. With a quota there is a counter.
 pub fn local_transports(config: &Config, tables: &OpenTables, counter: Option<&UsageCounter>) -> Vec<LocalTransport> {
     let maildirs = config.transports.iter().filter_map(|transport| Some((&transport.name, transport.maildir()?)));
-    maildirs.map(|(name, maildir)| local_transport(name, maildir, tables, counter)).collect()
+    maildirs.map(|(name, maildir)| local_transport(config, (name, maildir), tables, counter)).collect()
 }
 
 /// A log of problems with clients, as warnings, at most one a second.
@@ -429,14 +429,14 @@ pub fn quota_checker(
 }
 
 fn local_transport(
-    name: &str,
-    maildir: &config::MaildirTransportSettings,
+    config: &Config,
+    (name, maildir): (&str, &config::MaildirTransportSettings),
     tables: &OpenTables,
     counter: Option<&UsageCounter>,
 ) -> LocalTransport {
     LocalTransport {
         name: name.into(),
-        mailbox_paths: mailbox_paths(maildir, tables),
+        mailbox_paths: mailbox_paths(maildir, tables, has_wildcard_mailboxes(config, name)),
         line_ends: maildir.line_ends,
         quota: maildir
             .quota
@@ -446,10 +446,20 @@ fn local_transport(
     }
 }
 
-fn mailbox_paths(maildir: &config::MaildirTransportSettings, tables: &OpenTables) -> MailboxPathResolver {
+/// Whether a domain of this transport has a wildcard mailbox, whose path may be in the table of paths.
+fn has_wildcard_mailboxes(config: &Config, transport: &str) -> bool {
+    let mut domains = config.domains.iter().chain(config.domain_tables.iter().map(|table| &table.settings));
+    domains.any(|domain| domain.wildcard_mailbox && *domain.transport == *transport)
+}
+
+fn mailbox_paths(
+    maildir: &config::MaildirTransportSettings,
+    tables: &OpenTables,
+    has_wildcards: bool,
+) -> MailboxPathResolver {
     let path = maildir.path.clone();
     let table = |places: &config::MailboxPathTableSettings| {
-        Some(MailboxPathTable { table: tables.find(&places.table)?.clone(), root: places.root.clone() })
+        Some(MailboxPathTable { table: tables.find(&places.table)?.clone(), root: places.root.clone(), has_wildcards })
     };
     MailboxPathResolver {
         pattern: Arc::new(move |address: &Address| path.expand(address.domain(), &address.unquoted_local_part())),
@@ -488,6 +498,7 @@ pub fn recipient_directory(config: &Config, tables: &OpenTables, srs: Option<&Ar
     let domain = |domain: &config::DomainSettings| directory::LocalDomain {
         name: domain.name.clone(),
         mailboxes: table(&domain.mailboxes),
+        wildcard_mailbox: domain.wildcard_mailbox,
         aliases: table(&domain.aliases),
         hosts: table(&domain.hosts),
         catch_all: domain.catch_all.clone(),

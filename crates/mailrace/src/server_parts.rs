@@ -10,7 +10,7 @@ use config::{Config, ListenerSettings};
 use control::{AdaptiveValue, AddressExplainer, Bounds, ControlParts};
 use dispatch::{ClassifierRules, DispatcherConfig, NoticeConfig};
 use filter::ClientNames;
-use filter::access::AccessRules;
+use filter::access::{AccessCheck, AccessRules};
 use filter::limits::RateLimits;
 use intake::drop_folder::{self, DropFolderConfig, DropSubmitter};
 use intake::{IntakeContext, LoginPolicy};
@@ -137,7 +137,11 @@ impl ServerParts {
         let access_rules = from_config::compile_access_rules(config, &tables, &dnsbl_lists, &names);
         let rules_before = before.and_then(|before| before.access_rules);
         let access_rules = access_rules.map(|rules| Arc::new(rules.with_counters_from(rules_before)));
-        let external_filters = from_config::external_filters(config, &(names as Arc<dyn ClientNames>), &problems());
+        let access_check = access_rules.as_ref().map(|rules| {
+            Arc::new(AccessCheck { rules: rules.clone(), directory: directory.clone(), log: problems() })
+        });
+        let names = names as Arc<dyn ClientNames>;
+        let external_filters = from_config::external_filters(config, access_check.as_ref(), &names, &problems());
         let intake_before = before.map(|before| before.intake);
         let limits_before = intake_before.and_then(|before| before.rate_limits.as_deref());
         let greylist_before = intake_before.and_then(|before| before.greylist.as_ref());

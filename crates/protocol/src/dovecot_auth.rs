@@ -58,7 +58,11 @@ pub enum AuthEvent {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AuthVerdict {
     /// The password is right.
-    Accepted,
+    Accepted {
+        /// The user's name, which may differ from the one in the login: a default realm, or another
+        /// rule of the server. None if the server returns none.
+        user: Option<Box<str>>,
+    },
     /// It is wrong, or the user is unknown or may not log in.
     Refused,
     /// The server cannot say at the moment; its reason.
@@ -165,11 +169,16 @@ fn verdict<'a>(
     }
     let number = parts.next().and_then(|number| number.parse().ok()).ok_or(AuthProtocolError::Unexpected)?;
     match command {
-        "OK" => Ok(Some((number, AuthVerdict::Accepted))),
+        "OK" => Ok(Some((number, AuthVerdict::Accepted { user: user(parts) }))),
         "FAIL" => Ok(Some((number, failure(parts)))),
         // PLAIN has no challenges.
         _ => Err(AuthProtocolError::Unexpected),
     }
+}
+
+/// The name in an accepted login.
+fn user<'a>(mut parts: impl Iterator<Item = &'a str>) -> Option<Box<str>> {
+    parts.find_map(|part| part.strip_prefix("user=")).map(Into::into)
 }
 
 /// `temp` and `code=temp_fail` mean that the server itself has failed.
@@ -211,11 +220,11 @@ mod tests {
         let expected = "AUTH\t1\tPLAIN\tservice=smtp\tnologin\tsecured\trip=192.0.2.1\tresp=AGFsaWNlAHNlY3JldA==\n";
         assert_eq!((first, line.as_str()), (1, expected));
         let (second, _) = client.login("smtp", "bob", "x", None);
-        let answers = "FAIL\t2\tuser=bob\treason=no\nUNKNOWN\tx\nOK\t1\tuser=alice\nFAIL\t3\ttemp\nFAIL\t4\tcode=temp_fail\treason=db\n";
+        let answers = "FAIL\t2\tuser=bob\treason=no\nUNKNOWN\tx\nOK\t1\tnologin\tuser=alice@example.org\nFAIL\t3\ttemp\nFAIL\t4\tcode=temp_fail\treason=db\n";
         let verdict = |number, it| AuthEvent::Verdict(number, it);
         let expected = vec![
             verdict(second, AuthVerdict::Refused),
-            verdict(first, AuthVerdict::Accepted),
+            verdict(first, AuthVerdict::Accepted { user: Some("alice@example.org".into()) }),
             verdict(3, AuthVerdict::Temporary("temporary failure".into())),
             verdict(4, AuthVerdict::Temporary("db".into())),
         ];
@@ -230,7 +239,7 @@ mod tests {
             let (front, back) = whole.as_bytes().split_at(place);
             let mut events = client.handle_input(front).unwrap();
             events.extend(client.handle_input(back).unwrap());
-            assert_eq!(events, [AuthEvent::Ready, AuthEvent::Verdict(1, AuthVerdict::Accepted)], "{place}");
+            assert_eq!(events, [AuthEvent::Ready, AuthEvent::Verdict(1, AuthVerdict::Accepted { user: None })], "{place}");
         }
     }
 

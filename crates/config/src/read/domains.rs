@@ -49,6 +49,7 @@ fn localhost() -> DomainSettings {
     DomainSettings {
         name: "localhost".into(),
         mailboxes: None,
+        wildcard_mailbox: false,
         aliases: None,
         hosts: None,
         transport: TransportSettings::MAILDIR.into(),
@@ -65,10 +66,22 @@ fn domain(
 ) -> DomainSettings {
     let mut table = |key| take_reference(section, key, "[[table]]", tables).map(|name| name.into_inner().into());
     let (mailboxes, aliases, hosts) = (table("mailboxes"), table("aliases"), table("hosts"));
+    let wildcard_mailbox = wildcard_mailbox(section, mailboxes.is_some());
     let transport = transport(section, transports);
     let catch_all = section.take("catch_all", &value_kind::ADDRESS);
     let delimiter = section.take_or("delimiter", &value_kind::DELIMITER, DELIMITER);
-    DomainSettings { name, mailboxes, aliases, hosts, transport, catch_all, delimiter }
+    DomainSettings { name, mailboxes, wildcard_mailbox, aliases, hosts, transport, catch_all, delimiter }
+}
+
+/// Needs a table of mailboxes: without one, every address exists.
+fn wildcard_mailbox(section: &mut Section<'_, '_>, has_table: bool) -> bool {
+    let place = section.span_of("wildcard_mailbox");
+    let wanted = section.take_or("wildcard_mailbox", &value_kind::FLAG, false);
+    if wanted && !has_table {
+        let label = "expected `mailboxes` too: without a table every address exists".to_owned();
+        section.report(place, "wildcard_mailbox", "is not allowed here", label);
+    }
+    wanted
 }
 
 /// The transport's name. One that looked up the MX of the recipient's domain would come back to
@@ -83,4 +96,20 @@ fn transport(section: &mut Section<'_, '_>, transports: &TransportSections) -> B
         section.report(name.span(), "transport", "has no next hop, and the MX of the domain is this server", label);
     }
     name.into_inner().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::Config;
+
+    #[test]
+    fn a_wildcard_mailbox_needs_a_table_of_mailboxes() {
+        let table = "[[table]]\nname = \"t\"\ntype = \"static\"\nvalues = [\"x\"]\n";
+        let domain = |keys: &str| {
+            let text = format!("{table}[[domain]]\nname = \"a.test\"\nwildcard_mailbox = true\n{keys}");
+            Config::parse(&text, "mailrace.toml", "mx.test").map_err(|errors| errors.to_string())
+        };
+        assert!(domain("mailboxes = \"t\"\n").is_ok_and(|config| config.domains[0].wildcard_mailbox));
+        assert!(domain("").is_err_and(|errors| errors.contains("`domain.wildcard_mailbox` is not allowed here")));
+    }
 }

@@ -76,6 +76,7 @@ fn explained_rule(rule: RuleExplanation) -> AccessRuleExplanation {
             RuleFinding::Edit(_) => AccessVerdict::Edit,
             RuleFinding::Log(text) => AccessVerdict::Log { text: text.into() },
             RuleFinding::Enter(class) => AccessVerdict::EnterClass { class: class.into() },
+            RuleFinding::DeferIfReject(reply) => AccessVerdict::DeferIfRefused { reply: reply.to_string() },
             RuleFinding::Reject(reply) if reply.is_permanent() => AccessVerdict::Refuse { reply: reply.to_string() },
             RuleFinding::Reject(reply) => AccessVerdict::Defer { reply: reply.to_string() },
         },

@@ -466,6 +466,7 @@ mod tests {
             mailboxes: None,
             aliases: None,
             catch_all: None,
+            wildcard_mailbox: false,
             hosts: None,
             delimiter: None,
             transport: "maildir".into(),

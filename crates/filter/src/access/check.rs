@@ -6,7 +6,7 @@ use std::sync::Arc;
 use lookup::directory::RecipientDirectory;
 use mail::OperatorLog;
 
-use super::{AccessDecision, AccessRules, UntaggedAddresses};
+use super::{AccessDecision, AccessRules, AccessStageResult, UntaggedAddresses};
 use crate::check::{
     Check, CheckFactory, CheckFuture, CheckOrder, CheckedMessage, Decision, Finding, Origin, Refusal, SessionInfo,
     Verdict,
@@ -70,21 +70,34 @@ impl AccessCheck {
     async fn evaluate(&self, stage: Stage, session: &SessionInfo<'_>) -> Verdict {
         let untagged = UntaggedAddresses::of_session(session, &self.directory).await;
         let session = untagged.add_to_session_info(session);
-        let result = self.rules.evaluate(stage, &session, &*self.log).await;
-        let decision = match result.decision {
-            None => Decision::Continue,
-            Some(AccessDecision::Accept) => Decision::Accept,
-            Some(AccessDecision::Refuse { rule, reply }) => Decision::Refuse(Refusal { by: rule, reply }),
-        };
-        // Accepting one recipient does not accept the message.
-        let accepts_message = decision == Decision::Accept && stage != Stage::Rcpt;
-        let findings = if accepts_message { vec![ACCEPTED] } else { Vec::new() };
-        let decision = match (decision, result.discarded_by) {
-            (Decision::Continue | Decision::Accept, Some(by)) => Decision::Discard { by },
-            (decision, _) => decision,
-        };
-        Verdict { held: result.held, edits: result.edits, findings, ..decision.into() }
+        verdict(stage, self.rules.evaluate(stage, &session, &*self.log).await)
     }
+
+    /// The verdict of the rules of a class. None: there is no such class.
+    pub(crate) async fn evaluate_class(&self, class: &str, stage: Stage, session: &SessionInfo<'_>) -> Option<Verdict> {
+        let untagged = UntaggedAddresses::of_session(session, &self.directory).await;
+        let session = untagged.add_to_session_info(session);
+        let result = self.rules.evaluate_class(class, stage, &session, &*self.log).await?;
+        // What a class accepts says nothing about the rules outside.
+        Some(Verdict { findings: Vec::new(), ..verdict(stage, result) })
+    }
+}
+
+fn verdict(stage: Stage, result: AccessStageResult) -> Verdict {
+    let decision = match result.decision {
+        None => Decision::Continue,
+        Some(AccessDecision::Accept) => Decision::Accept,
+        Some(AccessDecision::Refuse { rule, reply }) => Decision::Refuse(Refusal { by: rule, reply }),
+    };
+    // Accepting one recipient does not accept the message.
+    let accepts_message = decision == Decision::Accept && stage != Stage::Rcpt;
+    let findings = if accepts_message { vec![ACCEPTED] } else { Vec::new() };
+    let decision = match (decision, result.discarded_by) {
+        (Decision::Continue | Decision::Accept, Some(by)) => Decision::Discard { by },
+        (decision, _) => decision,
+    };
+    let deferral = result.deferral.map(|(by, reply)| Refusal { by, reply });
+    Verdict { deferral, held: result.held, edits: result.edits, findings, ..decision.into() }
 }
 
 /// Makes the [`Check`]s of the rules about verdicts.

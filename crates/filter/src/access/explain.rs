@@ -73,6 +73,8 @@ pub enum RuleFinding {
     Enter(Box<str>),
     /// It refuses or defers, with this reply.
     Reject(Reply),
+    /// A later refusal becomes this deferral.
+    DeferIfReject(Reply),
 }
 
 impl AccessRules {
@@ -82,7 +84,7 @@ impl AccessRules {
         let rules: Vec<&CompiledRule> = self.rules.iter().filter(|rule| rule.applies_at(stage, info)).collect();
         let known = rules.iter().map(|rule| conditions::check_in_memory(rule, info)).collect();
         let results = conditions::evaluate_conditions(&rules, known, info).await;
-        let (mut all, mut state) = (Vec::new(), EvaluationState::default());
+        let (mut all, mut state, mut deferral) = (Vec::new(), EvaluationState::default(), None);
         for (rule, results) in rules.into_iter().zip(results) {
             if state.skips(rule) {
                 continue;
@@ -98,6 +100,11 @@ impl AccessRules {
                     RuleFinding::Discard => RuleFinding::DiscardInList,
                     _ => RuleFinding::AcceptInList,
                 };
+            }
+            match (&mut explanation.verdict, &deferral) {
+                (RuleFinding::Reject(reply), Some(deferral)) if reply.is_permanent() => *reply = Reply::clone(deferral),
+                (RuleFinding::DeferIfReject(reply), None) => deferral = Some(reply.clone()),
+                _ => {}
             }
             let decides = explanation.decides;
             all.push(explanation);
@@ -129,6 +136,7 @@ fn explain_rule(rule: &CompiledRule, results: &[ConditionResult], said: Option<R
             Some(RuleVerdict::Log(text)) => RuleFinding::Log(text),
             Some(RuleVerdict::Enter(class)) => RuleFinding::Enter(class),
             Some(RuleVerdict::Reject(reply)) => RuleFinding::Reject(reply),
+            Some(RuleVerdict::DeferIfReject(reply)) => RuleFinding::DeferIfReject(reply),
         },
     }
 }

@@ -12,7 +12,8 @@
 //! | `PREPEND`, `BCC`, `REDIRECT`, `FILTER` | change the message |
 //! | `WARN text`, `INFO text` | log the text |
 //! | `DEFER_IF_PERMIT` | defer |
-//! | `DUNNO`, `DEFER_IF_REJECT`, empty | the rule does not match |
+//! | `DEFER_IF_REJECT` | defer, if something later at this stage refuses |
+//! | `DUNNO`, empty | the rule does not match |
 //! | the name of a class | the rules of this class are evaluated |
 //! | anything else | 451 and a log message: an unknown action neither accepts nor refuses |
 
@@ -48,6 +49,8 @@ pub(super) enum RuleVerdict {
     Enter(Box<str>),
     /// Refuse or defer with this reply.
     Reject(Reply),
+    /// This reply in place of a later refusal.
+    DeferIfReject(Reply),
 }
 
 /// None: the rule does not match. `classes`: the names of all classes.
@@ -127,7 +130,7 @@ fn parse_value(value: &str, stage: Stage, chooses_filters: bool) -> Option<RuleV
         digits if text.is_empty() && digits.bytes().all(|b| b.is_ascii_digit()) => Some(RuleVerdict::Accept),
         "DISCARD" => Some(RuleVerdict::Discard),
         "DEFER_IF_PERMIT" => Some(RuleVerdict::Reject(with_text(stage.default_deferral_reply()))),
-        "DEFER_IF_REJECT" => None,
+        "DEFER_IF_REJECT" => Some(RuleVerdict::DeferIfReject(with_text(stage.default_deferral_reply()))),
         "WARN" | "INFO" => Some(RuleVerdict::Log(text.into())),
         "FILTER" if !chooses_filters => Some(RuleVerdict::Reject(replies::ACCESS_UNAVAILABLE)),
         _ => Some(edit(value).map_or(RuleVerdict::Reject(replies::ACCESS_UNAVAILABLE), RuleVerdict::Edit)),
@@ -172,6 +175,7 @@ mod tests {
             Some(RuleVerdict::Log(text)) => format!("log {text}"),
             Some(RuleVerdict::Enter(class)) => class.into(),
             Some(RuleVerdict::Reject(reply)) => reply.to_string(),
+            Some(RuleVerdict::DeferIfReject(reply)) => format!("if refused {reply}"),
         }
     }
 
@@ -201,7 +205,7 @@ mod tests {
             ("WARN of it", "log of it"),
             ("info", "log "),
             ("DEFER_IF_PERMIT 4.7.0 soon", "450 4.7.0 soon"),
-            ("DEFER_IF_REJECT", "dunno"),
+            ("DEFER_IF_REJECT 4.7.0 soon", "if refused 450 4.7.0 soon"),
             ("BCC nobody", "451 4.3.0 Access rules unavailable, try again later"),
             ("PREPEND a b: c", "451 4.3.0 Access rules unavailable, try again later"),
             ("FILTER [127.0.0.1]", "451 4.3.0 Access rules unavailable, try again later"),

@@ -260,6 +260,33 @@ fn a_hold_does_not_keep_the_rules_behind_it_from_refusing() {
 }
 
 #[test]
+fn defer_if_reject_makes_a_later_refusal_a_deferral() {
+    let table = RecordingTable::new(&[("b@y.example", "DEFER_IF_REJECT 4.7.0 soon")]);
+    let softens = || {
+        let test = ConditionMatcher::Table(RuleSubject::Recipient, table.clone());
+        rule("softens", Stage::Rcpt, vec![test], RuleAction::Table)
+    };
+    let end = |action| rule("end", Stage::Rcpt, vec![], action);
+    let soft = || Some(("softens".into(), "450 4.7.0 soon".parse().unwrap()));
+    let alone = judge(&access(vec![softens()]), Stage::Rcpt).0;
+    assert_eq!((alone.deferral, alone.decision), (soft(), None), "the server or a filter may still refuse");
+    assert_eq!(decided(&access(vec![softens(), end(RuleAction::Accept)]), Stage::Rcpt), "accept");
+    let refused = access(vec![softens(), end(RuleAction::Refuse(None))]);
+    assert_eq!(decided(&refused, Stage::Rcpt), "450 4.7.0 soon");
+    let own = RuleAction::Defer(Some("451 4.3.0 no".parse().unwrap()));
+    assert_eq!(decided(&access(vec![softens(), end(own)]), Stage::Rcpt), "451 4.3.0 no");
+    let before = access(vec![end(RuleAction::Refuse(None)), softens()]);
+    assert_eq!(decided(&before, Stage::Rcpt), "550 5.7.1 Access denied");
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let recipient = "b@y.example".parse().unwrap();
+    let info = SessionInfo { recipient: Some(&recipient), ..SessionInfo::default() };
+    let explained = runtime.block_on(refused.explain(Stage::Rcpt, &info));
+    let findings: Vec<_> = explained.into_iter().map(|one| one.verdict).collect();
+    let reply: Reply = "450 4.7.0 soon".parse().unwrap();
+    assert_eq!(findings, [RuleFinding::DeferIfReject(reply.clone()), RuleFinding::Reject(reply)]);
+}
+
+#[test]
 fn a_table_speaks_by_its_most_special_key() {
     let table = RecordingTable::new(&[("@y.example", "REJECT no mail here"), ("y.example", "OK")]);
     let speaks = access(vec![rule(

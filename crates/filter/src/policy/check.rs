@@ -2,14 +2,16 @@
 //!
 //! | answer | what happens |
 //! |---|---|
-//! | DUNNO, DEFER_IF_REJECT, INFO, WARN | the session goes on |
+//! | DUNNO, INFO, WARN | the session goes on |
+//! | DEFER_IF_REJECT | the same, and a 5xx of a later check at this stage becomes the deferral |
 //! | OK | the service is not asked again about the session, the message or the recipient |
 //! | REJECT, DEFER, DEFER_IF_PERMIT, 4xx, 5xx | the client gets the reply |
+//! | the name of a class of access rules | the rules of this class decide, as those of the stage |
 //! | names of restrictions | the first one that decides counts, as one of the above |
 //! | HOLD, DISCARD, PREPEND, BCC, REDIRECT, FILTER | it happens to the message, or to all messages after connect and HELO |
 //!
-//! Policy services are asked when nothing else of the stage can refuse, so a deferral "if permitted" is
-//! one, and one "if rejected" is none.
+//! At RCPT they are asked about recipients that have been admitted. Only later filters can refuse then, so
+//! a deferral "if permitted" is one.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -73,8 +75,13 @@ impl PolicyCheck {
         let question = Question { stage, client_name: &client_name, instance: &instance, message_octets };
         let request = request(&self.service, session, &question);
         let answered = ask(&self.service, &request).await;
+        if let (Ok(answer), Some(access)) = (&answered, &self.service.access)
+            && let Some(verdict) = access.evaluate_class(answer.trim(), stage, session).await
+        {
+            return verdict;
+        }
         let by = || format!("policy service {}", self.service.settings.name).into();
-        let decided = answered.map(|action| self.evaluate(stage, session, action, &client_name));
+        let decided = answered.and_then(|answer| Ok(self.evaluate(stage, session, answer.parse()?, &client_name)));
         match decided.and_then(|action| self.verdict(stage, session, action, by())) {
             Ok(verdict) => verdict,
             Err(failure) => {
@@ -120,7 +127,10 @@ impl PolicyCheck {
         let edits: Vec<_> = action_edit(&action)?.into_iter().collect();
         Ok(match action {
             // A list of restrictions has come to another action.
-            PolicyAction::Dunno | PolicyAction::DeferIfReject | PolicyAction::Restrictions(_) => Verdict::default(),
+            PolicyAction::Dunno | PolicyAction::Restrictions(_) => Verdict::default(),
+            PolicyAction::DeferIfReject(reply) => {
+                Verdict { deferral: Some(Refusal { by, reply }), ..Verdict::default() }
+            }
             PolicyAction::Prepend(_) | PolicyAction::Bcc(_) | PolicyAction::Filter(_) | PolicyAction::Redirect(_) => {
                 Verdict { edits, ..Verdict::default() }
             }

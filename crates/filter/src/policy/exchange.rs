@@ -3,7 +3,7 @@
 
 use std::io;
 
-use protocol::policy::{AnswerReader, InvalidPolicyAction, PolicyAction, PolicyViolation};
+use protocol::policy::{AnswerReader, InvalidPolicyAction, PolicyViolation};
 use tokio::time::timeout;
 
 use super::PolicyService;
@@ -31,16 +31,16 @@ pub(super) enum PolicyFailure {
     Edit(#[from] InvalidActionEdit),
 }
 
-/// Asks the service.
-pub(super) async fn ask(service: &PolicyService, request: &[u8]) -> Result<PolicyAction, PolicyFailure> {
+/// Asks the service. The answer is the text of its action.
+pub(super) async fn ask(service: &PolicyService, request: &[u8]) -> Result<String, PolicyFailure> {
     loop {
         let connected = timeout(service.settings.connect_time_max, service.pool.connect()).await;
         let PooledConnection { mut stream, state, permit } = connected.map_err(|_| PolicyFailure::NoConnection)??;
         let answered = timeout(service.settings.answer_time_max, exchange(&mut stream, request)).await;
         match answered.map_err(|_| PolicyFailure::NoAnswer)? {
-            Ok(action) => {
+            Ok(answer) => {
                 service.pool.keep(stream, (), permit);
-                return Ok(action.parse()?);
+                return Ok(answer);
             }
             Err(PolicyFailure::Closed | PolicyFailure::Io(_)) if state.is_some() => {}
             Err(failure) => return Err(failure),

@@ -368,7 +368,7 @@ impl Conversion<'_> {
                 self.translate_filters(content);
                 // Postfix adds no field once it has the message.
                 let late_fields = content.actions_mut().filter(|act| rule.list == LATE_LISTS + 1 && act.is_field());
-                late_fields.for_each(|act| *act = AccessAction::Dunno(None));
+                late_fields.for_each(|act| *act = AccessAction::Dunno);
                 classes = self.name_classes(scope, content);
                 "see [[access]], or the part about what is not translated"
             }
@@ -392,7 +392,7 @@ impl Conversion<'_> {
             {
                 // A class without rules decides nothing.
                 let named = content.actions_mut().filter(|act| **act == AccessAction::Class(class.clone()));
-                named.for_each(|act| *act = AccessAction::Dunno(None));
+                named.for_each(|act| *act = AccessAction::Dunno);
             }
         }
         does

@@ -5,8 +5,8 @@
 //! | `OK`, `PERMIT`, digits                                       | `OK`                              |
 //! | `REJECT`, `DEFER`, `4NN`, `5NN`, `HOLD`                      | the same                          |
 //! | `DEFER_IF_PERMIT`                                            | `DEFER`                           |
-//! | `DUNNO`, `DEFER_IF_REJECT`                                   | `DUNNO`                           |
-//! | `DISCARD`, `WARN`, `INFO`, `PREPEND`, `BCC`, `REDIRECT`      | the same                          |
+//! | `DUNNO`                                                      | `DUNNO`                           |
+//! | `DEFER_IF_REJECT`, `DISCARD`, `WARN`, `INFO`, `PREPEND`, `BCC`, `REDIRECT` | the same               |
 //! | `FILTER`                                                     | the same, with a transport of ours |
 //! | restrictions, a restriction class                            | the name of a class of rules      |
 //! | anything else                                                | `DEFER`, so that no mail is accepted by mistake |
@@ -71,8 +71,8 @@ pub(super) enum AccessAction {
     Message(String),
     /// `FILTER`: the destination as Postfix names it.
     Filter(String),
-    /// No decision; the text says what is lost, if anything.
-    Dunno(Option<&'static str>),
+    /// No decision.
+    Dunno,
     /// Restrictions, or the name of a restriction class.
     Restrictions(String),
     /// The same, as the name of a class of rules.
@@ -105,13 +105,12 @@ impl AccessAction {
         let digits = word.bytes().all(|b| b.is_ascii_digit());
         let is_code = digits && word.len() == 3 && word.starts_with(['4', '5']);
         match &*word.to_ascii_uppercase() {
-            "" | "DUNNO" => AccessAction::Dunno(None),
+            "" | "DUNNO" => AccessAction::Dunno,
             "OK" | "PERMIT" => AccessAction::Accept,
             "REJECT" => AccessAction::Reject(value),
             "DEFER" | "DEFER_IF_PERMIT" => AccessAction::Reject(format!("DEFER {text}").trim_end().to_owned()),
             "HOLD" => AccessAction::Hold,
-            "DEFER_IF_REJECT" => AccessAction::Dunno(Some("later refusals are not deferred")),
-            word @ ("DISCARD" | "WARN" | "INFO") => {
+            word @ ("DISCARD" | "WARN" | "INFO" | "DEFER_IF_REJECT") => {
                 AccessAction::Message(format!("{word} {text}").trim_end().to_owned())
             }
             word @ ("BCC" | "REDIRECT") => match text.trim_matches(['<', '>']).parse::<Address>() {
@@ -133,7 +132,7 @@ impl AccessAction {
             AccessAction::Accept => "OK",
             AccessAction::Reject(text) => text,
             AccessAction::Hold => "HOLD",
-            AccessAction::Dunno(_) => "DUNNO",
+            AccessAction::Dunno => "DUNNO",
             AccessAction::Message(value) => value,
             AccessAction::Class(name) => name,
             AccessAction::Restrictions(_) | AccessAction::Filter(_) | AccessAction::Other(_) => "DEFER",
@@ -152,14 +151,14 @@ impl AccessAction {
     fn decides_nothing(&self) -> bool {
         match self {
             AccessAction::Message(_) => !self.is_discard(),
-            AccessAction::Dunno(_) | AccessAction::Hold => true,
+            AccessAction::Dunno | AccessAction::Hold => true,
             _ => false,
         }
     }
 
     /// Whether it may keep mail from being delivered as it is.
     pub(super) fn may_refuse(&self) -> bool {
-        !matches!(self, AccessAction::Accept | AccessAction::Dunno(_))
+        !matches!(self, AccessAction::Accept | AccessAction::Dunno)
     }
 
     /// Whether it chooses a content filter.
@@ -170,7 +169,6 @@ impl AccessAction {
     /// What is lost.
     fn unsupported_reason(&self) -> Option<&'static str> {
         match self {
-            AccessAction::Dunno(why) => *why,
             AccessAction::Restrictions(_) => Some("restrictions are not supported here"),
             AccessAction::Filter(_) => Some("its filter is unknown"),
             AccessAction::Other(why) => Some(why),
@@ -183,7 +181,7 @@ impl AccessAction {
         match self {
             AccessAction::Accept => Some(("accept", None)),
             AccessAction::Hold => Some(("hold", None)),
-            AccessAction::Dunno(_) => None,
+            AccessAction::Dunno => None,
             AccessAction::Restrictions(_)
             | AccessAction::Class(_)
             | AccessAction::Message(_)
@@ -324,7 +322,7 @@ pub(super) const EVERYTHING: &str = "/^/";
 pub(super) fn group_by_action(entries: &[(IpNet, AccessAction)]) -> Vec<(Vec<IpNet>, AccessAction)> {
     let (mut runs, mut holes): (Vec<(Vec<IpNet>, AccessAction)>, Vec<IpNet>) = (Vec::new(), Vec::new());
     for (net, act) in entries {
-        if matches!(act, AccessAction::Dunno(_)) {
+        if matches!(act, AccessAction::Dunno) {
             holes.push(*net);
             continue;
         }
@@ -500,6 +498,7 @@ mod tests {
             ("550 5.1.1 moved", "550 5.1.1 moved"),
             ("defer_if_permit later", "DEFER later"),
             ("warn of it", "WARN of it"),
+            ("defer_if_reject later", "DEFER_IF_REJECT later"),
             ("PREPEND X-A: b", "PREPEND X-A: b"),
             ("PREPEND b", "DEFER"),
             ("Discard", "DISCARD"),

@@ -18,6 +18,7 @@ use super::delivery_methods::DeliveryMethod;
 use super::domain_lists::DomainList;
 use super::lookups::MapRef;
 use super::map_text::{self, TableUse};
+use super::sql::Database;
 use super::transport_target::TransportTarget;
 use super::transports::AddressClass;
 use super::words::list;
@@ -42,6 +43,8 @@ struct DomainClass {
     mailbox_places: Option<String>,
     aliases: Option<String>,
     catch_all: Option<String>,
+    /// Whether a table that is asked may have `@domain`.
+    wildcard_mailbox: bool,
     /// Domains in which all addresses exist.
     open_domains: BTreeSet<String>,
 }
@@ -192,6 +195,7 @@ impl Conversion<'_> {
             mailbox_places: None,
             aliases,
             catch_all: self.luser_relay(),
+            wildcard_mailbox: false,
             open_domains: BTreeSet::new(),
         };
         self.write_class(class, names, taken);
@@ -350,6 +354,7 @@ impl Conversion<'_> {
                 mailbox_places: places,
                 aliases,
                 catch_all: None,
+                wildcard_mailbox: asks_for_domains(&value),
                 open_domains: open,
             },
             names,
@@ -455,6 +460,9 @@ impl Conversion<'_> {
         let keys = [("mailboxes", mailboxes), ("aliases", aliases), ("transport", transport), ("catch_all", catch_all)];
         for (key, value) in keys {
             value.iter().for_each(|value| block.set(key, quoted(value), ""));
+            if key == "mailboxes" && value.is_some() && class.wildcard_mailbox && !is_shut {
+                block.set("wildcard_mailbox", "true", "");
+            }
         }
         self.draft.add(block.key("delimiter", quoted(&delimiter), "recipient_delimiter"));
     }
@@ -570,6 +578,12 @@ impl Conversion<'_> {
 /// What stands for a table of domains among the domains that are taken.
 fn taken_table(table: &str) -> String {
     format!("table {table}")
+}
+
+/// Whether Postfix asks one of these tables for `@domain`, and what it answers is not known here.
+fn asks_for_domains(maps: &str) -> bool {
+    let is_server = |map: MapRef| map.kind == "ldap" || Database::of_map_type(&map.kind).is_some();
+    list(maps).iter().filter_map(|element| MapRef::parse(element)).any(is_server)
 }
 
 /// Whether the section takes its names from a table.

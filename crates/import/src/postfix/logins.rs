@@ -42,6 +42,10 @@ impl Conversion<'_> {
                     "Dovecot's socket {} checks logins: the server's user must be able to use it",
                     socket.trim_start_matches("unix:")
                 ));
+                self.draft.add_behavior_change(
+                    "Users log in by PLAIN or LOGIN alone, whatever other mechanisms Dovecot offers: clients that are \
+                     set to another one, such as CRAM-MD5, SCRAM or GSSAPI, must be changed.",
+                );
             }
             None => self.empty_logins(),
         }

@@ -136,14 +136,14 @@ impl Conversion<'_> {
         let map_ref = MapRef::parse(element)?;
         if let Some(networks) = self.postscreen_networks(&map_ref) {
             let decided = networks.into_iter().map(|(net, act)| match act {
-                act if ignores(&act) => (net, AccessAction::Dunno(None)),
+                act if ignores(&act) => (net, AccessAction::Dunno),
                 act => (net, act),
             });
             let content = AccessTableContent::Networks(decided.collect());
             return Some(RuleCondition::Table(AccessSubject::Client, map_ref, content));
         }
         let (named, mut content) = self.table_content(AccessSubject::Client, element)?;
-        content.actions_mut().filter(|act| ignores(act)).for_each(|act| *act = AccessAction::Dunno(None));
+        content.actions_mut().filter(|act| ignores(act)).for_each(|act| *act = AccessAction::Dunno);
         Some(RuleCondition::Table(AccessSubject::Client, named, content))
     }
 
@@ -167,6 +167,6 @@ impl Conversion<'_> {
 fn postscreen_action(value: &str) -> AccessAction {
     match value.to_ascii_lowercase().as_str() {
         "permit" | "reject" => AccessAction::parse(value),
-        _ => AccessAction::Dunno(None),
+        _ => AccessAction::Dunno,
     }
 }

@@ -130,6 +130,18 @@ async fn an_accepted_sender_or_recipient_is_accepted_for_himself() {
     client.expect("RCPT TO:<bob@example.org>", "250").await;
 }
 
+#[tokio::test]
+async fn defer_if_reject_defers_the_recipient_that_the_server_refuses() {
+    let table: Arc<dyn Table> = Arc::new(StaticTable::new("soon", vec!["DEFER_IF_REJECT 4.7.0 soon".into()]));
+    let softens = Some(ConditionMatcher::Table(RuleSubject::Client, table));
+    let server = server(vec![rule(Stage::Rcpt, softens, RuleAction::Table)]);
+    let mut client = server.client().await;
+    client.expect("MAIL FROM:<a@client.example>", "250").await;
+    client.expect("RCPT TO:<nobody@example.org>", "450 4.7.0 soon").await;
+    client.expect("RCPT TO:<x@elsewhere.example>", "450 4.7.0 soon").await;
+    client.expect("RCPT TO:<bob@example.org>", "250").await;
+}
+
 /// Rules saw the address as received: at a literal of this host they matched no recipient.
 #[tokio::test]
 async fn rules_see_the_normalized_recipient() {

@@ -120,6 +120,7 @@ async fn mail_waits_while_nobody_can_say_whether_the_sender_is_ours() {
         mailboxes: None,
         aliases: None,
         catch_all: None,
+        wildcard_mailbox: false,
         hosts: None,
         delimiter: None,
         transport: "maildir".into(),

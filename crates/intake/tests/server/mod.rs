@@ -435,6 +435,7 @@ pub(crate) fn directory() -> RecipientDirectory {
         mailboxes,
         aliases,
         catch_all: None,
+        wildcard_mailbox: false,
         hosts: None,
         delimiter: None,
         transport: "maildir".into(),

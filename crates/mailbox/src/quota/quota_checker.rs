@@ -251,6 +251,7 @@ mod tests {
             mailboxes: None,
             aliases: None,
             catch_all: None,
+            wildcard_mailbox: false,
             hosts: table(hosts),
             delimiter: None,
             transport: "maildir".into(),
@@ -259,7 +260,7 @@ mod tests {
         let root = PathBuf::from("/nowhere/that/is");
         let mailbox_paths = MailboxPathResolver {
             pattern: Arc::new(|_: &Address| "/nowhere/that/is/bob".into()),
-            table: table(mailbox_paths).map(|table| MailboxPathTable { table, root }),
+            table: table(mailbox_paths).map(|table| MailboxPathTable { table, root, has_wildcards: false }),
         };
         let quota = Arc::new(transport_quota(table(quotas)));
         let mailboxes = QuotaTransport { name: "maildir".into(), mailbox_paths, quota };

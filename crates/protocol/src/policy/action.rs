@@ -22,8 +22,8 @@ pub enum PolicyAction {
     Refuse(Reply),
     /// DEFER_IF_PERMIT: a deferral, unless the client is refused for another reason.
     DeferIfPermit(Reply),
-    /// DEFER_IF_REJECT: a refusal for another reason becomes a deferral.
-    DeferIfReject,
+    /// DEFER_IF_REJECT: a later refusal for another reason becomes this deferral.
+    DeferIfReject(Reply),
     /// HOLD.
     Hold,
     /// DISCARD.
@@ -68,7 +68,7 @@ impl FromStr for PolicyAction {
             "REJECT" => PolicyAction::Refuse(reply(REJECT, rest).ok_or_else(invalid)?),
             "DEFER" => PolicyAction::Refuse(reply(DEFER, rest).ok_or_else(invalid)?),
             "DEFER_IF_PERMIT" => PolicyAction::DeferIfPermit(reply(DEFER, rest).ok_or_else(invalid)?),
-            "DEFER_IF_REJECT" => PolicyAction::DeferIfReject,
+            "DEFER_IF_REJECT" => PolicyAction::DeferIfReject(reply(DEFER, rest).ok_or_else(invalid)?),
             "HOLD" => PolicyAction::Hold,
             "DISCARD" => PolicyAction::Discard,
             "PREPEND" => PolicyAction::Prepend(named()?),

@@ -60,7 +60,7 @@ fn every_action_is_understood() {
         ("550", refuse(550, EnhancedCode(5, 7, 1), "Access denied")),
         ("550 n\u{f6}", refuse(550, EnhancedCode(5, 7, 1), "n?")),
         ("DEFER_IF_PERMIT soon", PolicyAction::DeferIfPermit(Reply::new(450, EnhancedCode(4, 7, 1), "soon"))),
-        ("DEFER_IF_REJECT x", PolicyAction::DeferIfReject),
+        ("DEFER_IF_REJECT x", PolicyAction::DeferIfReject(Reply::new(450, EnhancedCode(4, 7, 1), "x"))),
         ("HOLD odd", PolicyAction::Hold),
         ("DISCARD", PolicyAction::Discard),
         ("PREPEND X-A: b c", PolicyAction::Prepend("X-A: b c".into())),

@@ -611,7 +611,8 @@ impl SmtpSession {
             return;
         }
         (0..times).for_each(|_| reply.write_wire(&mut self.output));
-        let closes = reply.code == 421;
+        // RFC 5321 section 3.8; and 521, as in Postfix's access(5).
+        let closes = matches!(reply.code, 421 | 521);
         self.actions.push_back(SessionAction::Refused { stage, address, reply });
         if closes {
             self.abandon();
