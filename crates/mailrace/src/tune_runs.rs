@@ -126,7 +126,7 @@ fn search_plan(args: &TuneSearchArgs, settings: &ServerSettings, in_force: Optio
     let processors = thread::available_parallelism().map_or(1, |count| count.get() as u64);
     let bounds = args.parameter.bounds(args.runs.scenario, settings, processors);
     let low = args.min.unwrap_or(*bounds.start());
-    let in_force = in_force.and_then(|text| args.parameter.in_force(text, settings, processors));
+    let in_force = args.parameter.in_force(in_force, settings, processors);
     let high = args.max.unwrap_or(low.max(*bounds.end()).max(in_force.unwrap_or(0)));
     if low > high {
         return Err(usage_text(format!("--min is {low}, expected no more than --max, which is {high}")));
