@@ -235,7 +235,10 @@ class SpoiltHosts(unittest.TestCase):
         other = next((word for word in before.split() if word in offered), None)  # the present one is in brackets
         if other is None:
             self.skipTest(f"this kernel has no other scheduler: {before}")
-        self.tune("measure", "disk.scheduler.ssd", "--values", other, *self.short_runs(rounds=1), code=1)
+        measuring = ["measure", "disk.scheduler.ssd", "--values", other, *self.short_runs(rounds=1)]
+        refused = self.tune(*measuring, code=64)
+        self.assertIn("every program on this machine", refused.stderr, "a disk is not that of a namespace")
+        self.tune(*measuring, "--whole-machine", code=1)
         self.assertEqual(self.host.read(self.host.queue("scheduler")), before)
 
     def short_runs(self, rounds):

@@ -168,6 +168,7 @@ fn what_cannot_be_measured_is_a_wrong_command_line() {
         ("measure limits.sessions --values 10000 --scenario relay", "appears twice"),
         ("measure no.such --scenario relay", "--before"),
         ("measure net.core.somaxconn --values 64 --scenario relay", "--yes"),
+        ("measure vm.swappiness --values 64 --scenario relay --yes", "--yes --whole-machine"),
         ("measure mount.atime --values 64 --scenario relay", "not a value of the kernel"),
         ("search batch --scenario relay", "use lookup"),
         ("search sessions --max 20000 --scenario relay", "limits.sessions is 10000"),
