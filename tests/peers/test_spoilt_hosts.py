@@ -198,6 +198,21 @@ class SpoiltHosts(unittest.TestCase):
         report = json.loads(self.host.run(BINARY, *load, code=None).stdout)
         self.assertGreater(report["failed"], 0, "more clients than files")
 
+    def test_a_setting_that_can_be_changed_live_is_reloaded_by_the_running_server(self):
+        knob = ["apply", "limits.sessions=200"]
+        self.assertRegex(self.tune(*knob).stdout, r"afterwards:\n  mailrace reload\n")
+        self.serve()
+        said = self.tune(*knob, "--yes").stdout
+        self.assertNotIn("afterwards", said)
+        self.assertIn(f"{self.config}: [limits]", said)
+        self.assertEqual(self.adaptive()["limits.sessions"]["highest"], 200)
+        self.assertIn("[limits]", self.tune("revert", "--yes").stdout)
+        self.assertEqual(self.adaptive()["limits.sessions"]["highest"], 10_000)
+
+    def test_without_a_server_that_answers_the_operator_reloads(self):
+        self.assertIn("run `mailrace reload` there", self.tune("apply", "limits.body_memory=64MiB", "--yes").stdout)
+        self.assertIn("run `mailrace reload` there", self.tune("revert", "--yes").stdout)
+
     def test_a_short_queue_of_connections_loses_clients(self):
         self.spoil(SOMAXCONN, SHORT_QUEUE)
         self.assertEqual(self.findings()["net.core.somaxconn"], ("sure", str(SHORT_QUEUE)))
