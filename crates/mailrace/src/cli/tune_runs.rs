@@ -119,7 +119,7 @@ pub enum MeasuredFigure {
 }
 
 /// Parses `500ms`, `30s`, `5m`.
-fn span(text: &str) -> Result<Duration, String> {
+pub(super) fn span(text: &str) -> Result<Duration, String> {
     let span = units::parse_duration(text).filter(|span| !span.is_zero());
     span.ok_or_else(|| "expected a span of time: 500ms, 30s, 5m".into())
 }
