@@ -111,9 +111,16 @@ class Comparison:
             for number, case in enumerate(cases)
             for name, side in case.sides.items()
         }
-        rounds = pairs.rounds(options.pairs, turns, options.deadline)
+        ratio = functools.partial(self._ratio_so_far, [case.label for case in cases])
+        rounds = pairs.rounds(options.pairs, turns, options.deadline, ratio)
         found.cases = [report.Case(case.label, [_of_case(r, case.label) for r in rounds], case.value) for case in cases]
         return found
+
+    def _ratio_so_far(self, labels, rounds):
+        """The first of the target ratios whose sides are run, for the moving line; None without one."""
+        by_label = {label: [_of_case(one, label) for one in rounds] for label in labels}
+        target = next((target for target in self.targets if target.concerns(by_label)), None)
+        return target and f"{target.aim(self.unit, with_bounds=False)}: {target.measured(by_label)}"
 
     def _cases(self, options):
         """The cases with the chosen sides, in the size of the run; and sentences about peers that are missing."""

@@ -15,6 +15,7 @@ import statistics
 import time
 
 import limits
+from moving_line import MovingLine
 from peers import accounting
 
 NOUNS = {
@@ -55,6 +56,13 @@ class Figures:
     def load_cpu_per_thousand(self):
         """CPU seconds of the load per thousand messages."""
         return self.load_cpu_seconds / self.messages * 1000
+
+    def in_words(self):
+        """The figures as a line."""
+        return (
+            f"{self.rate:9.0f}/s {self.cpu_per_thousand:8.4f} CPU s/1,000  load {self.load_cpu_per_thousand:8.4f}  "
+            f"{self.resident_bytes / 1e6:6.1f} MB  {limits.WORDS.get(self.limit, '')}"
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,13 +115,13 @@ class Target:
         bounds += [f"an interval that contains {self.holds:g}"] if self.holds is not None else []
         return " and ".join(bounds) or None
 
-    def aim(self, unit):
+    def aim(self, unit, with_bounds=True):
         """The target as text; `unit` is the singular of what is counted."""
         over = self.over if self.less is None else f"({self.over} - {self.less})"
         sides = f"{over} / {self.under}" + (f" ({self.case})" if self.case else "")
         if self.under_case is not None:
             sides = f"{over} ({self.case}) / {self.under} ({self.under_case})"
-        bounds = f": {self.bounds()}" if self.bounds() else ""
+        bounds = f": {self.bounds()}" if with_bounds and self.bounds() else ""
         return f"{NOUNS[self.figure].format(unit=unit)}, {sides}{bounds}"
 
     @property
@@ -145,29 +153,30 @@ def measure(server, work):
     return Figures(done.count, done.seconds, cpu, done.cpu_seconds, machine, resident, done.latency_seconds, limit)
 
 
-def rounds(count, turns, deadline=None):
+def rounds(count, turns, deadline=None, ratio=None):
     """Runs `count` rounds of `turns` (name to a function of the round's number that returns Figures),
-    or fewer if a further one would hardly end before the deadline.
+    or fewer if a further one would hardly end before the deadline. On a terminal, one moving line shows
+    what runs, what is left, and what `ratio` returns for the rounds so far; elsewhere each run has a line.
     """
-    found, longest = [], 0.0
-    for number in range(count):
-        begin = time.monotonic()
-        if found and deadline is not None and begin + longest > deadline:
-            print(f"no time for another round after {len(found)} of {count}", flush=True)
-            break
-        names = list(turns) if number % 2 == 0 else list(reversed(turns))
-        measured = {}
-        for name in names:
-            figures = measured[name] = turns[name](number)
-            words = name if isinstance(name, str) else " ".join(part for part in name if part)
-            print(
-                f"round {number + 1}/{count}  {words:14} {figures.rate:9.0f}/s "
-                f"{figures.cpu_per_thousand:8.4f} CPU s/1,000  load {figures.load_cpu_per_thousand:8.4f}  "
-                f"{figures.resident_bytes / 1e6:6.1f} MB  {limits.WORDS.get(figures.limit, '')}",
-                flush=True,
-            )
-        longest = max(longest, time.monotonic() - begin)
-        found.append(measured)
+    found, longest, left, so_far = [], 0.0, count * len(turns), ""
+    with MovingLine() as line:
+        for number in range(count):
+            begin = time.monotonic()
+            if found and deadline is not None and begin + longest > deadline:
+                line.clear()
+                print(f"no time for another round after {len(found)} of {count}", flush=True)
+                break
+            names = list(turns) if number % 2 == 0 else list(reversed(turns))
+            measured = {}
+            for name in names:
+                words, left = name if isinstance(name, str) else " ".join(part for part in name if part), left - 1
+                line.show(f"round {number + 1} of at most {count}, {words}, runs left at most: {left}{so_far}")
+                figures = measured[name] = turns[name](number)
+                if not line.is_shown:
+                    print(f"round {number + 1}/{count}  {words:14} {figures.in_words()}", flush=True)
+            longest = max(longest, time.monotonic() - begin)
+            found.append(measured)
+            so_far = f"; {text}" if ratio is not None and (text := ratio(found)) else ""
     return found
 
 

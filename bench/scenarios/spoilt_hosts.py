@@ -2,6 +2,7 @@
 
     spoilt-hosts        few connections may wait (somaxconn 16), the spool is mounted with sync and atime, the scheduler
                         does not fit the disk, or the disk reads far ahead
+    spoilt-files        the server may open few files: 600; and it does not start with 64
     spoilt-scheduler    the scheduler again, on a disk as fast as memory: alone, and while a backup reads it
 
     sound               the value that `tune check` wants
@@ -45,14 +46,26 @@ QUEUE, MOUNT_MAIL, MOUNT_FILES, SCHEDULER, READ_AHEAD = (
     "mail to Maildirs, scheduler none and bfq",
     "mail to Maildirs, read-ahead 128 and 8,192 KiB",
 )
+FILES_ENOUGH, FILES_FEW, FILES_TOO_FEW = 65_536, 600, 64
+FILES = f"500 clients at once, {FILES_ENOUGH} and {FILES_FEW} open files"
 ALONE, WITH_BACKUP = "mail to Maildirs, scheduler none and bfq", "the same while a backup reads the disk"
-NOTES = (
+_CLIENTS_NOTE = (
     f"500 clients: each sends one message on each connection, and gives up after {_TIMEOUT_SECONDS} s without a reply. The "
-    "rate counts the messages that were answered 250; the others are in the checks.",
+    "rate counts the messages that were answered 250; the others are in the checks."
+)
+NOTES = (
+    _CLIENTS_NOTE,
     "Mail to Maildirs: messages of 6,000 bytes over 50 connections to 100 Maildirs, until the queue is empty. Spool and "
     "Maildirs are on one ext4 on a loop device, whose file is on the disk of the machine.",
     "Small files: `mailrace bench files`, 300 transactions on 100 files, without syncs of its own.",
     "The unit differs between the cases: messages, and transactions.",
+    comparison.REST_NOTE,
+)
+
+FILES_NOTES = (
+    _CLIENTS_NOTE,
+    "The limit is that of the process (RLIMIT_NOFILE), by prlimit. The server admits as many sessions as it allows, and "
+    "refuses the other clients with 421.",
     comparison.REST_NOTE,
 )
 
@@ -133,6 +146,18 @@ def _backup(file):
         reader.wait()
 
 
+class LimitedMailrace(Mailrace):
+    """A server that may open so many files."""
+
+    def __init__(self, place, files):
+        super().__init__(place, concurrency=0, limits="backlog = 4096")
+        self._files = files
+
+    def start(self, wrapper=()):
+        """Starts it with the limit."""
+        return super().start((*wrapper, "prlimit", f"--nofile={self._files}"))
+
+
 @dataclasses.dataclass(frozen=True)
 class PatientSource(Source):
     """Clients that give up one by one."""
@@ -148,9 +173,17 @@ class PatientSource(Source):
         return load.LoadResult(summary["done"], ran.seconds, ran.cpu_seconds, latency_seconds(summary), ran.threads)
 
 
+_BURST = PatientSource(5000, sessions=500, reuse=False)
+
+
 def scenario(options):
     """Runs all rounds, in namespaces of their own."""
     return run_in_namespaces(options, "ext4", _run, _Host)
+
+
+def files_scenario(options):
+    """A limit on the open files of the server, also in namespaces."""
+    return run_in_namespaces(options, "ext4", _run_files, _Host)
 
 
 def scheduler_scenario(options):
@@ -166,8 +199,38 @@ def _run(options, host, folder):
         case_name="host", cases=cases,
     )  # fmt: skip
     found = compared.measure("spoilt-hosts", folder, options)
-    found.checks = list(_checks(cases[0]))
+    found.checks = list(_checks(cases[0], "without an answer"))
     return found.finish(options)
+
+
+def _run_files(options, host, folder):
+    sides = {name: BurstSide(functools.partial(LimitedMailrace, files=files), _BURST, _MESSAGE_DISK_OCTETS, set_host=host.sound)
+             for name, files in ((SOUND, FILES_ENOUGH), (SPOILT, FILES_FEW))}  # fmt: skip
+    case = Case(FILES, sides)
+    compared = Comparison(
+        "A server that may open few files", {},
+        tuple(pairs.Target(SPOILT, SOUND, figure, case=FILES) for figure in ("rate", "cpu_per_thousand")),
+        FILES_NOTES, question="What do clients get if the server may open few files?", answer=_files_answer,
+        case_name="host", cases=(case,),
+    )  # fmt: skip
+    found = compared.measure("spoilt-files", folder, options)
+    found.checks = [*_checks(case, "refused"), _refuses_to_start(folder / "too-few")]
+    return found.finish(options)
+
+
+def _refuses_to_start(place):
+    """Whether a server that may open almost no files says so instead of serving."""
+    aim = f"with {FILES_TOO_FEW} open files the server does not start, and says why"
+    server = LimitedMailrace(place, FILES_TOO_FEW)
+    try:
+        server.start()
+    except RuntimeError as refused:
+        reason = next((line for line in str(refused).splitlines() if "RLIMIT_NOFILE" in line), str(refused))
+        return aim, reason, "RLIMIT_NOFILE" in reason
+    else:
+        return aim, "it starts", False
+    finally:
+        server.stop()
 
 
 def _run_scheduler(options, host, folder):
@@ -207,7 +270,7 @@ def _cases(host):
         source = Source(count, sessions=50, recipient="user{}@bench.test", users=100)
         return functools.partial(DeliverySide, _delivering, source, _MESSAGE_DISK_OCTETS)
 
-    burst = functools.partial(BurstSide, _held, PatientSource(5000, sessions=500, reuse=False), _MESSAGE_DISK_OCTETS)
+    burst = functools.partial(BurstSide, _held, _BURST, _MESSAGE_DISK_OCTETS)
     files = functools.partial(HostSide, NullServer, Files(300, 100))
     return (
         Case(QUEUE, both(burst, somaxconn=16)),
@@ -233,17 +296,22 @@ def _targets():
             yield pairs.Target(SPOILT, SOUND, "cpu_per_thousand", case=label)
 
 
-def _checks(case):
+def _checks(case, how):
+    """Whether clients failed in this way on the spoilt host alone."""
     for name, side in case.sides.items():
         if side.answered:
             sent, answered = (sum(counts) for counts in zip(*side.answered, strict=True))
-            text = f"{sent - answered:,} of {sent:,} without an answer"
+            text = f"{sent - answered:,} of {sent:,} {how}"
             aim, is_met = ("some clients", sent > answered) if name == SPOILT else ("no client", sent == answered)
-            yield f"{case.label}, {name}: {aim} without an answer", text, is_met
+            yield f"{case.label}, {name}: {aim} {how}", text, is_met
 
 
 def _answer(found):
     return _rates(found, (QUEUE, MOUNT_FILES, MOUNT_MAIL, SCHEDULER, READ_AHEAD))
+
+
+def _files_answer(found):
+    return _rates(found, (FILES,))
 
 
 def _scheduler_answer(found):
@@ -261,5 +329,6 @@ def _rates(found, labels):
 
 SCENARIOS = {
     "spoilt-hosts": Scenario(scenario, (SOUND, SPOILT), PAIRS),
+    "spoilt-files": Scenario(files_scenario, (SOUND, SPOILT), PAIRS),
     "spoilt-scheduler": Scenario(scheduler_scenario, (SOUND, SPOILT), PAIRS),
 }

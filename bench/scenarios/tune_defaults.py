@@ -4,15 +4,16 @@ default.
 
 Both run servers of their own. The first says where the best value lies, but its values were chosen by looking at
 earlier runs; so only the second one's intervals count. A value that is the default in effect is the value in force of
-the search, and so never another one.
+the search, and so never another one. `sessions` is left out: it is a number of clients, not a setting with a default.
 """
 
+import contextlib
 import dataclasses
 import json
 import subprocess
 
 import report
-from peers import machine
+from peers import machine, people, slapd
 from peers.mailrace import BINARY
 
 from . import Scenario
@@ -22,6 +23,23 @@ _RUN = "1s"  # how long the load of each run lasts
 _OTHERS = 2  # values that are compared with the default
 _ROUNDS_MAX, _MEASURE_SECONDS_MAX = 200, 600  # of a measurement
 _SECONDS_MAX = 1800  # of one search or measurement, with its last runs
+_DIRECTORY_USERS, _DIRECTORY_USERS_MIN = 100_000, 1000
+_DIRECTORY_CONFIG = f"""\
+allow_root = true
+
+[[domain]]
+name      = "{people.DOMAIN}"
+mailboxes = "directory"
+
+[[table]]
+name   = "directory"
+type   = "ldap"
+url    = "{{url}}"
+base   = "{people.PEOPLE}"
+filter = "(mail={{{{key}}}})"
+result = "mail"
+batch  = 64
+"""
 _DECIDED = (0, 1)  # the exit codes that come with a result: decided, and not decided or cut short
 _NOTES = (
     f"The search ends after 100 runs or ten minutes, a measurement after {_ROUNDS_MAX} rounds or {_MEASURE_SECONDS_MAX // 60} "
@@ -30,6 +48,8 @@ _NOTES = (
     "A measurement goes on until its interval is below 1.05, and the value no reason to change the default, or above it. "
     "Where the interval contains 1.05 in the end, the machine was too noisy to decide.",
     "Default 0 of `threads` is half the number of processors.",
+    "`lookup` asks one slapd (mdb, indexed) on the same processors for recipients out of 100,000 in random order. The "
+    "server of each run starts with an empty cache.",
 )
 
 
@@ -53,6 +73,7 @@ SEARCHED = (
     Searched("threads", "threads", "read-http"),
     Searched("concurrency", "queue.local.concurrency", "deliver-maildir"),
     Searched("concurrency", "transport.smtp.connections", "relay"),
+    Searched("batch", "table.directory.batch", "lookup"),
 )
 
 
@@ -61,7 +82,10 @@ def scenario(options):
     with machine.run_folder("tune-defaults") as folder:
         facts = machine.describe(folder)
         searched = [one for one in SEARCHED if options.sides is None or one.scenario in options.sides]
-        found = [_Found(one, folder, options.shrink) for one in searched]
+        found = []
+        for one in searched:
+            with _asked(one, folder, options.shrink) as inputs:
+                found.append(_Found(one, folder, options.shrink, inputs))
         return report.Report(
             "tune-defaults", "The defaults against the best values", facts, folder,
             {one.searched.name: one.commands for one in found}, list(_NOTES),
@@ -70,11 +94,32 @@ def scenario(options):
         ).finish(options)  # fmt: skip
 
 
+@contextlib.contextmanager
+def _asked(searched, folder, shrink):
+    """Runs what the server of a scenario asks; gives the options of `mailrace tune` that it needs, before and after the
+    command.
+    """
+    if searched.scenario != "lookup":
+        yield (), ()
+        return
+    users = max(_DIRECTORY_USERS_MIN, _DIRECTORY_USERS // shrink)
+    directory = slapd.Slapd(folder, users)
+    configuration, addresses = folder / "lookup.toml", folder / "addresses"
+    configuration.write_text(_DIRECTORY_CONFIG.format(url=directory.url))
+    people.write_shuffled(addresses, users)
+    try:
+        directory.start()
+        yield ("--config", str(configuration)), ("--recipients-from", str(addresses))
+    finally:
+        directory.stop()
+
+
 class _Found:
     """The curve of one parameter, and the comparison of its best value with the default."""
 
-    def __init__(self, searched, folder, shrink):
+    def __init__(self, searched, folder, shrink, inputs):
         self.searched, self.commands, self._folder = searched, [], folder
+        self._before_command, self._after_command = inputs
         self._curve = self._tune("search", searched.parameter, "--runs-max", str(max(12, 100 // shrink)))
         measured = self._tune(
             "measure", searched.knob, "--values", ",".join(self._best_others()),
@@ -122,7 +167,7 @@ class _Found:
 
     def _tune(self, command, *arguments):
         runs = ["--run", _RUN, "--scenario", self.searched.scenario, "--folder", str(self._folder), "--json"]
-        line = [str(BINARY), "tune", command, *arguments, *runs]
+        line = [str(BINARY), *self._before_command, "tune", command, *arguments, *runs, *self._after_command]
         self.commands.append(" ".join(line))
         print(self.commands[-1], flush=True)
         result = json.loads(_output(line))

@@ -7,6 +7,7 @@ import os
 import pathlib
 import shutil
 import subprocess
+import time
 import tomllib
 import unittest
 
@@ -17,6 +18,29 @@ FILES = ROOT / "examples/compare"
 # Exim is only unpacked, since it cannot be installed beside Postfix; Debian installs servers in /usr/sbin.
 PATH = f"{os.environ['PATH']}:/usr/sbin:{ROOT}/target/peers/exim/usr/sbin"
 SECONDS_MAX = 300
+
+
+QUICK_SECONDS = 12
+# Two systems that do nothing, and a load that takes its count of milliseconds.
+DONE = '{"done": {count}, "seconds": 0.1, "latency": {"p50_us": 1, "p90_us": 2, "p99_us": 3, "p999_us": 4, "max_us": 5}}'
+IDLE = "\n".join(
+    f"""
+[[system]]
+name  = "{name}"
+start = "echo ready; exec sleep 60"
+ready = {{ log = "ready" }}
+""" for name in ("one", "two")
+)  # fmt: skip
+TINY = f"""\
+[compare]
+name  = "tiny"
+title = "Two programs that do nothing"
+{IDLE}
+[[scenario]]
+name  = "nothing"
+load  = '''sleep $(echo {{count}} | sed 's/...$/.&/'); echo '{DONE}' '''
+count = 1000
+"""
 
 
 class Compare(unittest.TestCase):
@@ -93,6 +117,21 @@ class Compare(unittest.TestCase):
         [result], _ = self.compare(FILES / "pages.toml", "--rounds", "1", "--shrink", "100")
         self.assertEqual([case["label"] for case in result["cases"]], ["10", "100"])
         self.assert_all_ran("pages.toml", result)
+
+    def test_a_quick_look_ends_with_its_time_and_says_that_it_is_reduced(self):
+        (self.folder / "own").mkdir()
+        file = self.folder / "own/tiny.toml"
+        file.write_text(TINY)
+        begin = time.monotonic()
+        [result], _ = self.compare(file, "--rounds", "99", f"--quick={QUICK_SECONDS}s")
+        self.assertLess(time.monotonic() - begin, QUICK_SECONDS + 3)
+        self.assertTrue(result["is_trial"])
+        [case] = result["cases"]
+        rounds = case["rounds"]
+        self.assertLess(len(rounds), QUICK_SECONDS, "each of two runs rests for a second")
+        self.assertEqual(rounds[0]["one"]["count"], 100, "a tenth")
+        self.assertIn("A trial: loads are divided by 10.", result["notes"])
+        self.assertRegex("\n".join(result["notes"]), rf"A trial: the time, 12 s, was over after {len(rounds)} of at most 99 rounds\.")
 
     def test_an_aim_that_is_missed_is_exit_code_1_and_an_error_in_the_file_65(self):
         (self.folder / "own").mkdir()

@@ -198,6 +198,21 @@ class SpoiltHosts(unittest.TestCase):
         report = json.loads(self.host.run(BINARY, *load, code=None).stdout)
         self.assertGreater(report["failed"], 0, "more clients than files")
 
+    def test_a_setting_that_can_be_changed_live_is_reloaded_by_the_running_server(self):
+        knob = ["apply", "limits.sessions=200"]
+        self.assertRegex(self.tune(*knob).stdout, r"afterwards:\n  mailrace reload\n")
+        self.serve()
+        said = self.tune(*knob, "--yes").stdout
+        self.assertNotIn("afterwards", said)
+        self.assertIn(f"{self.config}: [limits]", said)
+        self.assertEqual(self.adaptive()["limits.sessions"]["highest"], 200)
+        self.assertIn("[limits]", self.tune("revert", "--yes").stdout)
+        self.assertEqual(self.adaptive()["limits.sessions"]["highest"], 10_000)
+
+    def test_without_a_server_that_answers_the_operator_reloads(self):
+        self.assertIn("run `mailrace reload` there", self.tune("apply", "limits.body_memory=64MiB", "--yes").stdout)
+        self.assertIn("run `mailrace reload` there", self.tune("revert", "--yes").stdout)
+
     def test_a_short_queue_of_connections_loses_clients(self):
         self.spoil(SOMAXCONN, SHORT_QUEUE)
         self.assertEqual(self.findings()["net.core.somaxconn"], ("sure", str(SHORT_QUEUE)))
@@ -235,7 +250,10 @@ class SpoiltHosts(unittest.TestCase):
         other = next((word for word in before.split() if word in offered), None)  # the present one is in brackets
         if other is None:
             self.skipTest(f"this kernel has no other scheduler: {before}")
-        self.tune("measure", "disk.scheduler.ssd", "--values", other, *self.short_runs(rounds=1), code=1)
+        measuring = ["measure", "disk.scheduler.ssd", "--values", other, *self.short_runs(rounds=1)]
+        refused = self.tune(*measuring, code=64)
+        self.assertIn("every program on this machine", refused.stderr, "a disk is not that of a namespace")
+        self.tune(*measuring, "--whole-machine", code=1)
         self.assertEqual(self.host.read(self.host.queue("scheduler")), before)
 
     def short_runs(self, rounds):

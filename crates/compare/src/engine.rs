@@ -106,6 +106,8 @@ struct Measurement<'a> {
     observer: &'a mut dyn Observer,
     begun: Instant,
     done: u32,
+    /// The time was over before the rounds were.
+    is_late: bool,
 }
 
 /// Runs a scenario and returns its results.
@@ -143,8 +145,11 @@ pub fn compare(
         observer,
         begun,
         done: 0,
+        is_late: false,
     };
     let rounds = run_rounds(&turns, count, &mut measurement)?;
+    let late =
+        options.time_max.filter(|_| measurement.is_late).map(|time_max| late_note(time_max, rounds.len(), count));
     let cases = cases(scenario, &turns, rounds);
     Ok(ResultFile {
         format: FORMAT,
@@ -166,7 +171,7 @@ pub fn compare(
         checks: Vec::new(),
         charts: Vec::new(),
         tables: Vec::new(),
-        notes: notes(file, scenario, options, count, left_out),
+        notes: notes(file, scenario, options, count).chain(late).chain(left_out).collect(),
     })
 }
 
@@ -175,10 +180,10 @@ impl<'a> Rounds<Turn<'a>> for Measurement<'a> {
         let folder = self.work.path().join(turn.folder_name(round));
         let step = self.step(round, turn);
         self.observer.begins(&step);
-        let run = self.run_in(&folder, turn).inspect_err(|error| {
-            if !matches!(error, CompareError::Interrupted | CompareError::TimeOver) {
-                self.work.keep();
-            }
+        let run = self.run_in(&folder, turn).inspect_err(|error| match error {
+            CompareError::TimeOver => self.is_late = true,
+            CompareError::Interrupted => {}
+            _ => self.work.keep(),
         })?;
         let removed = fs::remove_dir_all(&folder);
         removed.map_err(CompareError::system(format!("removing {}", folder.display())))?;
@@ -202,7 +207,9 @@ impl<'a> Rounds<Turn<'a>> for Measurement<'a> {
     fn has_time(&mut self, rounds: &[Vec<Run>]) -> bool {
         let used = self.begun.elapsed();
         let round = used / u32::try_from(rounds.len()).unwrap_or(u32::MAX).max(1);
-        self.options.time_max.is_none_or(|time_max| used + round <= time_max)
+        let has_time = self.options.time_max.is_none_or(|time_max| used + round <= time_max);
+        self.is_late |= !has_time && (rounds.len() as u64) < u64::from(self.count.most());
+        has_time
     }
 }
 
@@ -441,13 +448,12 @@ fn is_trial(options: &CompareOptions, count: RoundCount, cases: &[Case]) -> bool
     options.shrink > 1 || options.time_max.is_some() || rounds < count.least() as usize
 }
 
-fn notes(
-    file: &CompareFile,
-    scenario: &Scenario,
+fn notes<'a>(
+    file: &'a CompareFile,
+    scenario: &'a Scenario,
     options: &CompareOptions,
     count: RoundCount,
-    left_out: Vec<String>,
-) -> Vec<String> {
+) -> impl Iterator<Item = String> + use<'a> {
     let rest = options.rest.unwrap_or(file.compare.rest.0).as_secs_f64();
     let settled = format!("Before each run the disks were synced and the machine rested for {rest} s.");
     let shrunk = (options.shrink > 1).then(|| format!("A trial: loads are divided by {}.", options.shrink));
@@ -458,7 +464,12 @@ fn notes(
             "Rounds went on until the intervals of the ratios decided; these intervals allow for a check after every round."
         }
     };
-    written.chain([settled, checked.to_owned()]).chain(shrunk).chain(left_out).collect()
+    written.chain([settled, checked.to_owned()]).chain(shrunk)
+}
+
+fn late_note(time_max: Duration, done: usize, count: RoundCount) -> String {
+    let (seconds, most) = (time_max.as_secs_f64(), count.most());
+    format!("A trial: the time, {seconds:.0} s, was over after {done} of at most {most} rounds.")
 }
 
 fn now() -> Timestamp {

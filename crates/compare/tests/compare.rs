@@ -175,6 +175,21 @@ fn lost_mail_is_an_error_and_the_evidence_stays() {
 }
 
 #[test]
+fn the_rounds_that_fit_into_the_time_are_a_trial_that_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let time_max = Duration::from_secs(12);
+    let quick = CompareOptions { time_max: Some(time_max), ..options(folder.path(), 99) };
+    let begun = std::time::Instant::now();
+    let result = run(FILE, &quick, &Interrupt::default(), &mut Notes::default()).unwrap();
+    let done = result.cases[0].rounds.len();
+    assert!(begun.elapsed() < time_max * 2 && done < 99, "{done} rounds in {:?}", begun.elapsed());
+    let note = format!("A trial: the time, 12 s, was over after {done} of at most 99 rounds.");
+    assert!(result.is_trial && result.notes.contains(&note), "{:?}", result.notes);
+    assert!(result_text(&result, 100).contains("a trial"));
+    assert!(is_empty(folder.path()));
+}
+
+#[test]
 fn a_signal_or_the_end_of_the_time_ends_the_run_and_leaves_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let waiting = FILE.replace("rm request", ":");

@@ -79,7 +79,7 @@ fn dispatch(cli: &Cli) -> anyhow::Result<()> {
         Command::Tune(TuneCommand::Search(options)) => tune_runs::search(&config::load(config)?, options),
         Command::Tune(TuneCommand::Check(options)) => tune_command::check(&config::load(config)?.config, options),
         Command::Tune(TuneCommand::Apply(options)) => tune_apply::apply(&config::load(config)?, options),
-        Command::Tune(TuneCommand::Revert(options)) => tune_apply::revert(options),
+        Command::Tune(TuneCommand::Revert(options)) => tune_apply::revert(config, options),
         Command::Password { scheme } => password::run(*scheme),
         Command::Dkim(DkimCommand::Generate(options)) => dkim_command::generate(options),
         Command::Dkim(DkimCommand::Show { domain }) => {

@@ -19,8 +19,8 @@ use compare::interrupt::Interrupt;
 use compare::result::{Comparison, Figure, ResultFile, Run};
 use compare::{ratio_text, result_files, result_text};
 
-/// How long all scenarios of `--quick` may take. The last servers have the rest of ten minutes to end.
-const QUICK_TIME_MAX: Duration = Duration::from_secs(580);
+/// This part of the time of `--quick` is for the last servers to end: 20 seconds of ten minutes.
+const QUICK_TIME_SPARE: u32 = 30;
 /// By how much `--quick` divides loads.
 const QUICK_SHRINK: u64 = 10;
 /// The pause before each run of `--quick`.
@@ -51,7 +51,8 @@ pub fn compare(options: &BenchCompareArgs) -> anyhow::Result<()> {
     let mut missed = 0;
     for (number, scenario) in scenarios.iter().enumerate() {
         let left = u32::try_from(scenarios.len() - number).unwrap_or(u32::MAX);
-        let time_max = options.quick.then(|| QUICK_TIME_MAX.saturating_sub(begun.elapsed()) / left);
+        let time_max =
+            options.quick.map(|time| (time - time / QUICK_TIME_SPARE).saturating_sub(begun.elapsed()) / left);
         let how = compare_options(options, scenario, time_max)?;
         let mut view = ProgressView::new();
         let result = engine::compare(&file, scenario, &how, &interrupt, &mut view);
@@ -85,8 +86,8 @@ fn compare_options(
         command: command_line(options, &scenario.name.get_ref().0),
         folder: options.folder.clone().unwrap_or_else(std::env::temp_dir),
         rounds: options.rounds,
-        shrink: options.shrink.unwrap_or(if options.quick { QUICK_SHRINK } else { 1 }),
-        rest: options.quick.then_some(QUICK_REST),
+        shrink: options.shrink.unwrap_or(if options.quick.is_some() { QUICK_SHRINK } else { 1 }),
+        rest: options.quick.map(|_| QUICK_REST),
         time_max,
         owned: options.ownership.owned.clone(),
     })
@@ -97,7 +98,7 @@ fn command_line(options: &BenchCompareArgs, scenario: &str) -> String {
     let mut words = vec!["mailrace bench compare".to_owned(), shell_word(&options.file)];
     words.push(format!("--scenario {scenario}"));
     words.extend(options.rounds.map(|rounds| format!("--rounds {rounds}")));
-    words.extend(options.quick.then(|| "--quick".to_owned()));
+    words.extend(options.quick.map(|time| format!("--quick={}ms", time.as_millis())));
     words.extend(options.shrink.map(|shrink| format!("--shrink {shrink}")));
     words.extend(options.folder.as_deref().map(|folder: &Path| format!("--folder {}", shell_word(folder))));
     words.extend(options.ownership.owned.iter().map(|host| format!("--i-own-this-target {host}")));
@@ -199,7 +200,7 @@ mod tests {
     fn the_command_line_of_a_result_repeats_its_scenario() {
         let given = options("mailrace bench compare a.toml --quick --shrink 4 --rounds 3 --json --output x");
         let line = command_line(&given, "many");
-        assert_eq!(line, "mailrace bench compare a.toml --scenario many --rounds 3 --quick --shrink 4");
+        assert_eq!(line, "mailrace bench compare a.toml --scenario many --rounds 3 --quick=600000ms --shrink 4");
     }
 
     #[test]

@@ -184,8 +184,20 @@ pub fn drain(config: &Config, within: Option<&SerdeAsText<DurationArg>>) -> anyh
 
 /// `mailrace reload`.
 pub fn reload(config: &Config) -> anyhow::Result<()> {
-    let answer: ReloadAnswer = serde_json::from_str(&request_text(&config.admin.socket, &ControlRequest::Reload)?)?;
-    match answer {
+    show_reload(&request_text(&config.admin.socket, &ControlRequest::Reload)?)
+}
+
+/// The same, if a server answers. Returns whether one did.
+pub fn reload_if_running(config: &Config) -> anyhow::Result<bool> {
+    match try_request_text(&config.admin.socket, &ControlRequest::Reload) {
+        Ok(answer) => show_reload(&answer).map(|()| true),
+        Err(ControlClientError::NoServer(_)) => Ok(false),
+        Err(ControlClientError::Failed(exit)) => Err(exit.into()),
+    }
+}
+
+fn show_reload(answer: &str) -> anyhow::Result<()> {
+    match serde_json::from_str(answer)? {
         ReloadAnswer::InForce { source, changes } => print(format!("{source}: {}", changes.join("; ")).lines()),
         ReloadAnswer::Refused { exit_code, errors } => Err(FormattedError { code: exit_code, text: errors }.into()),
     }

@@ -1,4 +1,5 @@
-//! `mailrace tune apply` and `mailrace tune revert`: show what would change, and with `--yes` change it.
+//! `mailrace tune apply` and `mailrace tune revert`: show what would change, and with `--yes` change it. A running server
+//! reloads its configuration if no more than that is needed.
 
 use std::io::Write;
 use std::path::Path;
@@ -11,6 +12,7 @@ use tune::{CheckReport, ServerSettings};
 
 use crate::check::{self, ConfigCheck};
 use crate::cli::{TuneApplyArgs, TuneRevertArgs};
+use crate::control_client;
 use crate::exit::{self, ExitError};
 use crate::output::output;
 use crate::tune_command::host;
@@ -20,7 +22,7 @@ use config::{Config, ConfigErrors, ConfigSource, LoadedConfig};
 ///
 /// # Errors
 ///
-/// `--root` is not a folder; a file cannot be read; the changes are refused or fail.
+/// `--root` is not a folder; a file cannot be read; the changes are refused or fail; or a running server refuses them.
 pub fn apply(loaded: &LoadedConfig, options: &TuneApplyArgs) -> anyhow::Result<()> {
     let files = files(options.root.as_deref())?;
     if options.yes && tune::apply::end_measurement(&files).map_err(exit_error)? {
@@ -41,6 +43,7 @@ pub fn apply(loaded: &LoadedConfig, options: &TuneApplyArgs) -> anyhow::Result<(
         let later = tune::check(&host, &ServerSettings::from_config(&changed)).with_settings_of(&report);
         plan = plan_for(&later).map_err(exit_error)?;
     }
+    let reloads = options.yes && options.root.is_none() && plan.preview.take_reload();
     write!(output(), "{}", plan.preview)?;
     if plan.preview.is_empty() {
         return Ok(writeln!(output(), "nothing to change")?);
@@ -49,17 +52,30 @@ pub fn apply(loaded: &LoadedConfig, options: &TuneApplyArgs) -> anyhow::Result<(
         return end_without_change(&plan.missing_rights);
     }
     tune::apply::apply(&files, &plan).map_err(exit_error)?;
-    Ok(writeln!(output(), "changed; `mailrace tune revert` puts everything back")?)
+    writeln!(output(), "changed; `mailrace tune revert` puts everything back")?;
+    if reloads { reload(&loaded.config) } else { Ok(()) }
+}
+
+/// Has the running server read its configuration again, or says how.
+fn reload(config: &Config) -> anyhow::Result<()> {
+    let socket = config.admin.socket.display();
+    writeln!(output(), "reloading the server that answers at {socket}")?;
+    if control_client::reload_if_running(config)? {
+        return Ok(());
+    }
+    Ok(writeln!(output(), "none does: if one runs elsewhere, run `mailrace reload` there")?)
 }
 
 /// Shows what would be put back, and with `--yes` puts it back.
 ///
 /// # Errors
 ///
-/// `--root` is not a folder; a file cannot be read; a place was changed since; an operation failed.
-pub fn revert(options: &TuneRevertArgs) -> anyhow::Result<()> {
+/// `--root` is not a folder; a file cannot be read; a place was changed since; an operation failed; or a running server
+/// refuses the former configuration, since it needs a restart.
+pub fn revert(config: Option<&Path>, options: &TuneRevertArgs) -> anyhow::Result<()> {
     let files = files(options.root.as_deref())?;
-    let plan = tune::apply::plan_revert(&*files).map_err(exit_error)?;
+    let mut plan = tune::apply::plan_revert(&*files).map_err(exit_error)?;
+    let reloads = options.yes && options.root.is_none() && plan.preview.take_reload();
     write!(output(), "{}", plan.preview)?;
     if !options.yes && !plan.preview.is_empty() {
         return end_without_change(&plan.missing_rights);
@@ -71,7 +87,9 @@ pub fn revert(options: &TuneRevertArgs) -> anyhow::Result<()> {
     let notes = if options.yes { tune::apply::revert(&files).map_err(exit_error)? } else { Vec::new() };
     notes.iter().try_for_each(|note| writeln!(output(), "{}", printable(note)))?;
     let result = if plan.preview.is_empty() { "nothing to put back" } else { "everything is as it was" };
-    Ok(writeln!(output(), "{result}")?)
+    writeln!(output(), "{result}")?;
+    // Only now, since the file may have had errors until then.
+    if reloads { reload(&config::load(config)?.config) } else { Ok(()) }
 }
 
 fn end_without_change(missing_rights: &[String]) -> anyhow::Result<()> {

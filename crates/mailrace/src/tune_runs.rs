@@ -51,7 +51,7 @@ pub fn measure(loaded: &LoadedConfig, args: &TuneMeasureArgs) -> anyhow::Result<
     let before = inputs.before(&target, args)?;
     let values = if args.values.is_empty() { other_values(&before).map_err(usage)? } else { args.values.clone() };
     check_distinct(&before, &values)?;
-    let changes = host_changes(&target, args.yes, &inputs.settings)?;
+    let changes = inputs.host_changes(&target, args)?;
     let mut trial = inputs.trial(target, changes)?;
     std::iter::once(&before).chain(&values).try_for_each(|value| trial.check(value).map_err(wrong_value))?;
     let plan = MeasurePlan {
@@ -126,7 +126,7 @@ fn search_plan(args: &TuneSearchArgs, settings: &ServerSettings, in_force: Optio
     let processors = thread::available_parallelism().map_or(1, |count| count.get() as u64);
     let bounds = args.parameter.bounds(args.runs.scenario, settings, processors);
     let low = args.min.unwrap_or(*bounds.start());
-    let in_force = in_force.and_then(|text| args.parameter.in_force(text, settings, processors));
+    let in_force = args.parameter.in_force(in_force, settings, processors);
     let high = args.max.unwrap_or(low.max(*bounds.end()).max(in_force.unwrap_or(0)));
     if low > high {
         return Err(usage_text(format!("--min is {low}, expected no more than --max, which is {high}")));
@@ -205,6 +205,12 @@ impl<'a> Inputs<'a> {
         ServerTrial::new(settings, target, interrupt, queue_counter(), changes).map_err(run_failed)
     }
 
+    fn host_changes(&self, target: &Target, args: &TuneMeasureArgs) -> anyhow::Result<Option<Box<dyn HostChanges>>> {
+        let Target::Host(value) = target else { return Ok(None) };
+        check_allowed(target, value.is_of_own_namespace(&self.host), args)?;
+        Ok(Some(Box::new(LiveValues::begin(value, &self.settings).map_err(exit_error)?)))
+    }
+
     fn description(
         &self,
         subject: String,
@@ -246,19 +252,19 @@ fn queue_counter() -> QueueCounter {
     })
 }
 
-/// Values of the host serve other programs too, so they are changed only if the operator says so.
-fn host_changes(
-    target: &Target,
-    is_allowed: bool,
-    settings: &ServerSettings,
-) -> anyhow::Result<Option<Box<dyn HostChanges>>> {
-    match target {
-        Target::Host(_) if !is_allowed => Err(usage_text(format!(
-            "{target} is a value of this host, which every program uses: it changes while the measurement runs, and \
-             is put back afterwards. To allow that, add --yes"
+/// Values of the kernel serve other programs too, so they are changed only if the operator says so; and those of the whole
+/// machine only if he says that.
+fn check_allowed(target: &Target, is_of_own_namespace: bool, args: &TuneMeasureArgs) -> anyhow::Result<()> {
+    let until_then = "it changes while the measurement runs, and is put back afterwards";
+    match (args.yes, is_of_own_namespace || args.whole_machine) {
+        (true, true) => Ok(()),
+        (false, true) => Err(usage_text(format!(
+            "{target} is a value that every program in this network namespace gets: {until_then}. To allow that, add --yes"
         ))),
-        Target::Host(value) => Ok(Some(Box::new(LiveValues::begin(value, settings).map_err(exit_error)?))),
-        _ => Ok(None),
+        (_, false) => Err(usage_text(format!(
+            "{target} is a value that every program on this machine gets: {until_then}. To allow that, add --yes \
+             --whole-machine; where others use the machine, measure on one of your own"
+        ))),
     }
 }
 
@@ -343,6 +349,22 @@ mod tests {
     use config::{Config, ConfigSource};
 
     use super::*;
+
+    #[test]
+    fn a_value_of_the_whole_machine_is_changed_only_if_the_operator_says_so() {
+        let target = Target::Environment("A".to_owned());
+        let refused = |options: &str, is_of_own_namespace| {
+            let words = format!("measure net.core.somaxconn --scenario relay{options}");
+            let line = MeasureLine::parse_from(words.split(' '));
+            check_allowed(&target, is_of_own_namespace, &line.args).err().map(|error| error.to_string())
+        };
+        assert!(refused("", false).is_some_and(|text| text.contains("--yes --whole-machine")));
+        assert!(refused(" --yes", false).is_some_and(|text| text.contains("every program on this machine")));
+        assert_eq!(refused(" --yes --whole-machine", false), None);
+        assert!(refused("", true).is_some_and(|text| text.ends_with("add --yes")));
+        assert_eq!(refused(" --yes", true), None);
+        assert!(MeasureLine::try_parse_from(["measure", "a", "--scenario", "relay", "--whole-machine"]).is_err());
+    }
 
     #[derive(Parser)]
     struct MeasureLine {

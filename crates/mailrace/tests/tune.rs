@@ -3,8 +3,12 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,6 +18,8 @@ use nix::unistd::Pid;
 use serde_json::Value;
 
 const WAIT_MAX: Duration = Duration::from_secs(30);
+/// A rate of half the best is good enough, so a search of two values ends when it has enough pairs of them.
+const TWO_VALUES: &str = "--tolerance 50 --run 100ms --json --output result.json";
 
 fn tune(folder: &Path, arguments: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_mailrace"));
@@ -64,6 +70,66 @@ fn a_search_draws_a_curve_within_its_bounds() {
 }
 
 #[test]
+fn a_search_of_sessions_goes_on_until_its_answer_is_confirmed() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("mailrace.toml"), "allow_root = true\n").unwrap();
+    let (output, found) =
+        ran(folder.path(), &format!("search sessions --min 8 --max 16 --scenario accept-many {TWO_VALUES}"));
+    assert_eq!(output.status.code(), Some(0), "{found:#}\n{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(found["complete"], true, "{found:#}");
+    let runs: Vec<usize> = result_file(folder.path()).cases.iter().map(|case| case.rounds.len()).collect();
+    assert!(runs.len() == 2 && runs.iter().all(|count| *count >= 6), "{runs:?}");
+}
+
+#[test]
+fn a_search_of_batch_asks_the_first_table_and_knows_its_default() {
+    let folder = tempfile::tempdir().unwrap();
+    let (port, asked) = serve_keys();
+    let configuration = format!(
+        "allow_root = true\n[[table]]\nname = \"people\"\ntype = \"redis\"\nurl = \"redis://127.0.0.1:{port}\"\n\
+         key = \"{{key}}\"\n[[domain]]\nname = \"example.org\"\nmailboxes = \"people\"\n"
+    );
+    fs::write(folder.path().join("mailrace.toml"), configuration).unwrap();
+    let addresses: String = (0..10_000).map(|number| format!("user{number}@example.org\n")).collect();
+    fs::write(folder.path().join("addresses"), addresses).unwrap();
+    let options = format!("--scenario lookup --recipients-from addresses --sessions 20 {TWO_VALUES}");
+    let (output, found) = ran(folder.path(), &format!("search batch --min 16 --max 64 --step 4 {options}"));
+    assert_eq!(output.status.code(), Some(0), "{found:#}\n{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!((&found["complete"], &found["in_force"]["value"]), (&true.into(), &64.into()), "{found:#}");
+    let file = result_file(folder.path());
+    assert!(file.notes[0].contains("table.people.batch in mailrace.toml"), "{:?}", file.notes);
+    assert!(asked.load(Ordering::Relaxed) > 100, "the runs ask the table: {asked:?}");
+}
+
+/// A stand-in for Redis, in which every key exists; also returns the number of keys that it was asked.
+fn serve_keys() -> (u16, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = asked.clone();
+    thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            let count = count.clone();
+            thread::spawn(move || answer_keys(&stream, &count));
+        }
+    });
+    (port, asked)
+}
+
+/// Answers commands, each an array of words with a line before each word, until the connection ends.
+fn answer_keys(stream: &TcpStream, asked: &AtomicUsize) -> Option<()> {
+    let mut lines = BufReader::new(stream).lines().map_while(Result::ok);
+    loop {
+        let words: usize = lines.next()?.strip_prefix('*')?.parse().ok()?;
+        let command: Vec<String> = lines.by_ref().take(2 * words).collect();
+        let is_key = command.get(1).is_some_and(|name| name == "GET");
+        asked.fetch_add(usize::from(is_key), Ordering::Relaxed);
+        let mut stream = stream;
+        stream.write_all(if is_key { b"$1\r\nx\r\n" } else { b"+OK\r\n" }).ok()?;
+    }
+}
+
+#[test]
 fn a_run_that_fails_says_what_the_server_answered() {
     let folder = tempfile::tempdir().unwrap();
     let options = "--before 2 --values 20 --scenario accept-many --run 100ms --sessions 10";
@@ -102,6 +168,7 @@ fn what_cannot_be_measured_is_a_wrong_command_line() {
         ("measure limits.sessions --values 10000 --scenario relay", "appears twice"),
         ("measure no.such --scenario relay", "--before"),
         ("measure net.core.somaxconn --values 64 --scenario relay", "--yes"),
+        ("measure vm.swappiness --values 64 --scenario relay --yes", "--yes --whole-machine"),
         ("measure mount.atime --values 64 --scenario relay", "not a value of the kernel"),
         ("search batch --scenario relay", "use lookup"),
         ("search sessions --max 20000 --scenario relay", "limits.sessions is 10000"),

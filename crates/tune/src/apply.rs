@@ -227,7 +227,9 @@ fn add_steps_after_revert(preview: &mut Preview) {
     let is_config = |file: &FileDiff| LineFile::ALL.iter().all(|own| own.path() != file.path);
     if preview.files.iter().any(is_unit) {
         preview.next_steps.push("systemctl daemon-reload && systemctl restart mailrace".to_owned());
-    } else if preview.files.iter().any(is_config) || preview.values.iter().any(needs_restart) {
+    } else if preview.values.iter().any(needs_restart) {
         preview.next_steps.push("systemctl restart mailrace".to_owned());
+    } else if preview.files.iter().any(is_config) {
+        preview.next_steps.push(preview::RELOAD.to_owned());
     }
 }

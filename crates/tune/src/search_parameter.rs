@@ -88,14 +88,16 @@ impl SearchParameter {
         }
     }
 
-    /// The value in force as a point of the curve, from its text in the configuration; None if it is no number, is 0 and
-    /// stops what is measured, or is one of the load.
+    /// The value in force as a point of the curve, from its text in the configuration, if it has one; None if it is no
+    /// number, is 0 and stops what is measured, or is one of the load.
     #[must_use]
-    pub fn in_force(self, present: &str, settings: &ServerSettings, processors: u64) -> Option<u64> {
+    pub fn in_force(self, present: Option<&str>, settings: &ServerSettings, processors: u64) -> Option<u64> {
         match self {
             SearchParameter::Sessions => None,
             SearchParameter::Threads => Some(settings.session_threads(Some(processors))),
-            SearchParameter::Concurrency | SearchParameter::Batch => present.parse().ok().filter(|value| *value > 0),
+            // Most configurations leave it out, and then it is a default that the built-in configuration cannot name.
+            SearchParameter::Batch => settings.table_batch.first().map(|(_, batch)| *batch),
+            SearchParameter::Concurrency => present?.parse().ok().filter(|value| *value > 0),
         }
     }
 }
@@ -120,12 +122,17 @@ mod tests {
 
     #[test]
     fn the_value_in_force_is_a_number_that_works() {
-        let settings = ServerSettings::default();
-        let in_force = |parameter: SearchParameter, present| parameter.in_force(present, &settings, 4);
+        let settings = ServerSettings { table_batch: vec![("people".to_owned(), 64)], ..ServerSettings::default() };
+        let in_force = |parameter: SearchParameter, present| parameter.in_force(Some(present), &settings, 4);
         assert_eq!(in_force(SearchParameter::Threads, "0"), Some(2), "half of the processors");
         assert_eq!(in_force(SearchParameter::Concurrency, "2000"), Some(2000));
         assert_eq!(in_force(SearchParameter::Concurrency, "0"), None, "it holds the queue");
         assert_eq!(in_force(SearchParameter::Sessions, "100"), None, "clients are not configured");
+        assert_eq!(
+            SearchParameter::Batch.in_force(None, &settings, 4),
+            Some(64),
+            "the configuration has no line of it"
+        );
     }
 
     #[test]

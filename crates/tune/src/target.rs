@@ -17,6 +17,10 @@ use crate::value::plain_text;
 const ENVIRONMENT: &str = "env.";
 /// The connections of the load.
 const LOAD_SESSIONS: &str = "load.sessions";
+/// Values of the network; most of them are those of a network namespace.
+const NETWORK_VALUES: &str = "/proc/sys/net/";
+/// A value that all network namespaces share, and that only the first one shows.
+const FIRST_NAMESPACE_VALUE: &str = "/proc/sys/net/ipv4/tcp_mem";
 /// Settings that a scenario needs for itself.
 const RESERVED: [&str; 8] =
     ["data_dir", "user", "allow_root", "listener", "certificate", "admin", "log.to", "spool.lanes"];
@@ -90,6 +94,15 @@ impl HostValue {
     fn of_knob(knob: &Knob, files: Vec<String>) -> HostValue {
         let is_word = knob.kind != ValueKind::Choice && knob.read.is_none();
         HostValue { knob: knob.name.clone(), files, word: is_word.then_some(knob.field) }
+    }
+
+    /// Whether only programs in the network namespace of this process get the value, so that a container or a namespace
+    /// made for the measurement is changed, and not the machine. A namespace other than the first one shows no values
+    /// that it shares with others, or shows them read-only.
+    #[must_use]
+    pub fn is_of_own_namespace(&self, host: &Host) -> bool {
+        let is_network = self.files.iter().all(|file| file.starts_with(NETWORK_VALUES));
+        is_network && host.read(FIRST_NAMESPACE_VALUE).is_none()
     }
 
     fn present(&self, host: &Host) -> Option<String> {
@@ -277,6 +290,21 @@ mod tests {
         assert_eq!(kernel(&["/memory", "/small"], Some(1)).as_deref(), Some("131072"));
         assert_eq!(kernel(&["/memory", "/small"], Some(2)), None, "the disks differ");
         assert_eq!(kernel(&["/memory"], Some(3)), None);
+    }
+
+    #[test]
+    fn only_a_value_of_the_network_can_be_that_of_a_namespace() {
+        let folder = tempfile::tempdir().unwrap();
+        let host = Host::below(folder.path());
+        let is_own = |file: &str| {
+            let value = HostValue { knob: String::new(), files: vec![file.to_owned()], word: None };
+            value.is_of_own_namespace(&host)
+        };
+        assert!(is_own("/proc/sys/net/core/somaxconn"));
+        assert!(!is_own("/proc/sys/vm/swappiness") && !is_own("/sys/block/vda/queue/scheduler"));
+        std::fs::create_dir_all(folder.path().join("proc/sys/net/ipv4")).unwrap();
+        std::fs::write(folder.path().join("proc/sys/net/ipv4/tcp_mem"), "1 2 3\n").unwrap();
+        assert!(!is_own("/proc/sys/net/core/somaxconn"), "the first namespace is that of the machine");
     }
 
     #[test]

@@ -2,8 +2,11 @@
 //! results are here.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
+
+use super::tune_runs::span;
 
 /// Benchmarks and tests.
 #[derive(Debug, Subcommand)]
@@ -60,9 +63,10 @@ pub struct BenchCompareArgs {
     /// Run this many rounds; fewer than 6 have no intervals, and are a trial
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub rounds: Option<u32>,
-    /// Take ten minutes at most, as a trial: loads are a tenth, pauses a second, and rounds as many as fit
-    #[arg(long)]
-    pub quick: bool,
+    /// Take ten minutes at most, or this time, as a trial: loads are a tenth, pauses a second, and rounds
+    /// as many as fit
+    #[arg(long, value_name = "SPAN", num_args = 0..=1, require_equals = true, default_missing_value = "10m", value_parser = span)]
+    pub quick: Option<Duration>,
     /// Divide the count and the time of every load by this, as a trial
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub shrink: Option<u64>,

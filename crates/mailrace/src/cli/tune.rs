@@ -37,14 +37,15 @@ pub enum TuneCommand {
     /// changed while the host runs change at once. They are kept by files of its own:
     /// 60-mailrace.conf in /etc/sysctl.d, /etc/tmpfiles.d and the drop-ins of mailrace.service, and
     /// 60-mailrace.rules in /etc/udev/rules.d. Settings of the server are changed in the
-    /// configuration file, whose comments stay. What it changes is in a journal in
-    /// /var/lib/mailrace-tune, by which `tune revert` puts everything back, also after a kill.
+    /// configuration file, whose comments stay, and a running server reloads it if that is enough. What
+    /// it changes is in a journal in /var/lib/mailrace-tune, by which `tune revert` puts everything
+    /// back, also after a kill.
     Apply(TuneApplyArgs),
     /// Put back everything that `tune apply` changed
     ///
     /// Each file becomes what it was before the first `tune apply`, byte by byte, with its mode and
-    /// owner, and each value too. It refuses if one of them was changed since, before it changes
-    /// anything.
+    /// owner, and each value too, and a running server reloads its configuration. It refuses if one of
+    /// them was changed since, before it changes anything.
     Revert(TuneRevertArgs),
 }
 

@@ -35,9 +35,15 @@ pub struct TuneMeasureArgs {
     /// End after this many rounds even if nothing is decided
     #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u16).range(1..))]
     pub rounds_max: u16,
-    /// Change values of this host during the measurement; they are put back at the end
+    /// Change a value of the kernel during the measurement; it is put back at the end. Enough for a
+    /// value that only this network namespace has, as in a container
     #[arg(long)]
     pub yes: bool,
+    /// With --yes, change a value that every program on this machine gets, too: a sysctl, or a
+    /// setting of a disk. If the machine stops meanwhile, a value that is written in no file ends
+    /// with it; after a kill, `tune revert --yes` puts it back
+    #[arg(long, requires = "yes")]
+    pub whole_machine: bool,
     /// How each run is done.
     #[command(flatten)]
     pub runs: TuneRunArgs,
@@ -113,7 +119,7 @@ pub enum MeasuredFigure {
 }
 
 /// Parses `500ms`, `30s`, `5m`.
-fn span(text: &str) -> Result<Duration, String> {
+pub(super) fn span(text: &str) -> Result<Duration, String> {
     let span = units::parse_duration(text).filter(|span| !span.is_zero());
     span.ok_or_else(|| "expected a span of time: 500ms, 30s, 5m".into())
 }

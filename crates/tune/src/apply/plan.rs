@@ -10,7 +10,7 @@ use super::error::{ApplyError, doing};
 use super::files::{Files, split};
 use super::journal::{STATE_FOLDER, value_word};
 use super::lines::{LineFile, LineSetting};
-use super::preview::{FileDiff, Preview, ValueDiff};
+use super::preview::{FileDiff, Preview, RELOAD, ValueDiff};
 use super::setting::ConfigSetting;
 use super::transaction::{Change, ChangeKind};
 use crate::check::{CheckReport, KnobResult, Verdict};
@@ -41,7 +41,7 @@ const DISK_IDENTITIES: [&str; 4] = ["wwid", "device/wwid", "serial", "device/ser
 
 /// What makes a change of the server's unit or configuration apply; an earlier one includes the later ones.
 const NEXT_STEPS: [&str; 3] =
-    ["systemctl daemon-reload && systemctl restart mailrace", "systemctl restart mailrace", "mailrace reload"];
+    ["systemctl daemon-reload && systemctl restart mailrace", "systemctl restart mailrace", RELOAD];
 
 /// A knob on the command line: `KNOB` or `KNOB=VALUE`.
 #[derive(Clone, Debug, PartialEq, Eq)]

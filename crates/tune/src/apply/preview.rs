@@ -6,6 +6,8 @@ use std::fmt::{self, Display, Formatter};
 use mail::printable;
 use similar::TextDiff;
 
+/// The step by which a running server takes over a new configuration; it refuses one that needs a restart.
+pub(super) const RELOAD: &str = "mailrace reload";
 /// Lines around a change.
 const CONTEXT_LINES: usize = 3;
 /// What a tab is shown as.
@@ -50,6 +52,16 @@ impl Preview {
     /// Whether nothing changes.
     pub fn is_empty(&self) -> bool {
         self.files.is_empty() && self.values.is_empty()
+    }
+
+    /// Whether all that is left to do is that a running server reloads its configuration; then it is no longer a step of
+    /// the operator.
+    pub fn take_reload(&mut self) -> bool {
+        let is_reload = self.next_steps == [RELOAD];
+        if is_reload {
+            self.next_steps.clear();
+        }
+        is_reload
     }
 }
 
@@ -111,5 +123,15 @@ mod tests {
         assert!(!text.contains("hunter2") && !text.contains('\u{1b}'));
         insta::assert_snapshot!(text);
         assert_eq!(Preview::default().to_string(), "");
+    }
+
+    #[test]
+    fn only_a_reload_is_taken_from_the_operator() {
+        let with = |step: &str| Preview { next_steps: vec![step.to_owned()], ..Preview::default() };
+        let mut preview = with(RELOAD);
+        assert!(preview.take_reload() && preview.next_steps.is_empty());
+        let mut preview = with("systemctl restart mailrace");
+        assert!(!preview.take_reload() && preview.next_steps.len() == 1);
+        assert!(!Preview::default().take_reload());
     }
 }
