@@ -90,6 +90,7 @@ def make_certificate(folder, name):
             "-days", "2", "-subj", f"/CN={name}.test", "-addext", "subjectAltName=IP:127.0.0.1",
             "-addext", "basicConstraints=critical,CA:FALSE", "-keyout", key, "-out", certificate]  # fmt: skip
     subprocess.run(argv, check=True, capture_output=True, timeout=60)
+    key.chmod(0o644)  # the server gives up root
     return certificate, key
 
 
