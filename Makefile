@@ -14,7 +14,7 @@ SCENARIOS := accept-many accept-one maildir flat memory secure-many secure-one r
   content-rules milter policy milter-stalled operator-api dashboards import-equivalence import-equivalence-exim cluster cluster-adopt \
   lab-smtp-many lab-smtp-one lab-agree lab-postal lab-http lab-files lab-connections lab-verify
 
-.PHONY: all run test lint unit integration test-peers test-fresh test-ecosystem peers stand-ins soak bench before-after fuzz mutants audit man deb try-deb
+.PHONY: all run test lint unit integration test-peers test-fresh test-ecosystem peers stand-ins old-version soak bench before-after fuzz mutants audit man deb try-deb
 
 all:
 	$(CARGO) build --release
@@ -66,9 +66,21 @@ cluster_rounds = export MAILRACE_CLUSTER_DIR=$$(mktemp -du); bench/cluster start
   bench/cluster kill --rounds $(CLUSTER_ROUNDS) $(1) && bench/cluster ledger; \
   status=$$?; bench/cluster stop; exit $$status
 
+# The newest version whose clusters have other records (crates/cluster/src/record.rs); tests run it beside the build.
+OLD_COMMIT := 6fafb57d4543f57f0a46b02811c8f9851752afbb
+OLD_TREE := $(CURDIR)/target/old-version
+
+old-version:
+	@if git cat-file -e $(OLD_COMMIT)^{commit} 2>/dev/null; then \
+	  { [ -e $(OLD_TREE) ] || git worktree add --force --detach $(OLD_TREE) $(OLD_COMMIT); } && \
+	  git -C $(OLD_TREE) checkout --quiet --detach $(OLD_COMMIT) && \
+	  $(CARGO) build --profile try --package mailrace --manifest-path $(OLD_TREE)/Cargo.toml --target-dir $(OLD_TREE)/target; \
+	else echo "skipped: an old version of clusters, which needs the history of this repository"; fi
+
 # Longer tests with the release build: more crashes, and faults of clusters with Debian's nats-server and a current one.
 # Debian's loses records when it is killed itself (docs/cluster.md), so only nodes are killed beside it.
-soak: all
+soak: export MAILRACE_OLD_BIN = $(OLD_TREE)/target/try/mailrace
+soak: all old-version
 	bench/peers/install soak
 	MAILRACE_KILL_ROUNDS=200 tests/run test_crash
 	tests/run soak

@@ -144,6 +144,10 @@ class Mailrace:
             self._queue("pause", "standard")
         return seconds
 
+    def start_until(self, text):
+        """Starts it, and returns when it has logged this text, with or without listeners."""
+        self._launch((), (), lambda logged: text.encode() in logged)
+
     def start_draining(self, wrapper=()):
         """Starts it to drain its queue and end; returns when it has said so."""
         self._launch(wrapper, ("--drain-only",), lambda logged: _DRAINING in logged)

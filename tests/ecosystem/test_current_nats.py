@@ -13,7 +13,8 @@ from peers.nats import CURRENT
 
 _SECONDS_MAX = 1200
 _MODULES = (
-    "test_cluster", "test_cluster_local", "test_cluster_operators", "test_cluster_rates", "test_cluster_security",
+    "test_cluster", "test_cluster_adoption", "test_cluster_local", "test_cluster_operators", "test_cluster_rates",
+    "test_cluster_security", "test_cluster_slots", "test_cluster_start",
 )  # fmt: skip
 
 

@@ -43,12 +43,12 @@ class ClusterCase(OutboundCase):
         """The NATS servers, which are not started yet."""
         return NatsServers(self.folder)
 
-    def node(self, name, urls=None, smtp="", lease=LEASE_SECONDS, extra="", **settings):
+    def node(self, name, urls=None, smtp="", lease=LEASE_SECONDS, extra="", retry=_RETRY, **settings):
         """A node, which is not started yet."""
         servers = ", ".join(f'"{url}"' for url in urls or self.nats.urls)
         cluster = _CLUSTER.format(node=name, servers=servers, lease=lease)
         extra = route("far.test", f"[127.0.0.1]:{self.next_hop}") + cluster + extra
-        return self.configure(name, extra=extra, retry=_RETRY, smtp=_PROBE + smtp, **settings)
+        return self.configure(name, extra=extra, retry=retry, smtp=_PROBE + smtp, **settings)
 
     def open_host(self):
         """The host that all mail waits for."""

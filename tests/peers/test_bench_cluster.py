@@ -1,11 +1,15 @@
-"""The ledger of bench/cluster: which messages may come twice, by the records of the sinks."""
+"""bench/cluster: a round of kills, and its ledger: which messages may come twice, by the records of the sinks."""
 
+import os
 import pathlib
+import subprocess
 import tempfile
 import unittest
 
 import harness  # noqa: F401  finds the modules of bench
 from doubled import Doubled, record_path, runs
+from peers import nats
+from peers.mailrace import BINARY, ROOT
 
 _NAMES = ("mx1", "mx2")
 _LEASE, _MARGIN = 3, 1
@@ -55,6 +59,27 @@ class DoubledMessages(unittest.TestCase):
     def test_a_ledger_names_its_runs(self):
         (self.folder / "ledger").write_text("run 0a\n1\tuser@far.example\nrun 0b\n")
         self.assertEqual(runs(self.folder / "ledger"), ["0a", "0b"])
+
+
+@unittest.skipUnless(nats.is_installed(), "nats-server is missing")
+class Rounds(unittest.TestCase):
+    def setUp(self):
+        made = tempfile.TemporaryDirectory()
+        self.addCleanup(made.cleanup)
+        self.environment = {**os.environ, "MAILRACE_CLUSTER_DIR": f"{made.name}/cluster", "MAILRACE_BIN": str(BINARY)}
+        self.addCleanup(self.run_cluster, "stop")
+
+    def run_cluster(self, *words):
+        done = subprocess.run([ROOT / "bench/cluster", *words], env=self.environment, capture_output=True, text=True, timeout=300)
+        self.assertEqual(done.returncode, 0, f"{done.stdout}\n{done.stderr}")
+        return done.stdout
+
+    def test_a_round_of_kills_loses_nothing(self):
+        self.run_cluster("start")
+        self.assertIn("its disk thrown away", self.run_cluster("kill", "--rounds", "1"))
+        header, *_, total = (line.split() for line in self.run_cluster("ledger").splitlines())
+        self.assertEqual((header[:3], total[0], total[2]), (["round", "250", "missing"], "all", "0"))
+        self.assertGreater(int(total[1]), 0)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,8 @@ import unittest
 
 from cluster_case import ClusterCase
 from harness import await_that
+from hosts import Host
+from outbound import await_event, mail_events
 from peers.mailrace import listener
 
 _UNAVAILABLE = 69  # the exit status
@@ -67,6 +69,52 @@ class ClusterOperators(ClusterCase):
         explained = self.command(second, "explain", there)
         self.assertTrue(explained.startswith("# node first\n") and there in explained, explained)
         self.assertEqual([row["node"] for row in self.rows(second, "status")], ["first", "second"])
+
+    def test_recipients_are_retried_removed_and_bounced_from_any_node(self):
+        host = self.ending(Host(port=self.next_hop, script={"RCPT": lambda *_: "451 4.3.0 later"}))
+        first, second = (self.node(name, retry='first = "1h", jitter = 0.0') for name in ("first", "second"))
+        for server in (first, second):
+            server.start()
+        subjects = [*self.fill(first, 3), *self.fill(second, 2)]
+        for server, count in ((first, 3), (second, 2)):
+            await_that(lambda server=server, count=count: len(mail_events(server, "deferred")) == count, "all wait", server)
+        await_that(lambda: len(self.nodes(second)) == 2, "both nodes are known", second)
+        host.script.clear()
+        removed = self.command(second, "queue", "remove", "--recipient", "first-0@far.test")
+        bounced = self.command(second, "queue", "bounce", "--recipient", "first-1@far.test")
+        self.assertIn("1 recipient", removed)
+        self.assertIn("1 recipient", bounced)
+        await_event(first, "bounced", to="<first-1@far.test>")
+        # The notice to the sender asks the DNS in vain: during that attempt nobody can retry it.
+        await_that(lambda: self.queued(first) == 2, "one recipient and the notice are left", first)
+        self.assertRegex(self.command(second, "queue", "retry", "--all"), r"(?m)^[34] recipients to be tried again$")
+        self.assertEqual(self.await_delivery(host, subjects[2:], first), sorted(subjects[2:]))
+        self.assertGreaterEqual(first.log.read_text().count("on node second"), 3)
+        await_that(lambda: int(self.command(second, "queue", "list", "--count")) == 1, "the notice is left", second)
+
+    def test_a_node_is_forgotten_when_others_have_its_lanes(self):
+        first, second = (self.node(name, lease=60) for name in ("first", "second"))
+        first.start()
+        second.start()
+        subjects = self.fill(first, 2)
+        await_that(lambda: len(self.nodes(second)) == 2, "both nodes are known", second)
+        lane = next(row["lane"] for row in self.rows(first, "cluster", "status") if row["role"] == "owner")
+        self.assert_refused("node first is alive", second, "cluster", "forget", "first", "--force")
+        first.kill()
+        await_that(lambda: len(self.nodes(second)) == 1, "first is not alive", second, 40)
+        for target in ("first", lane):
+            self.assert_refused("their mail would be lost; wait, or use --force", second, "cluster", "forget", target)
+        self.command(second, "cluster", "adopt", lane)
+        self.await_takeover(second)
+        self.assertIn("first is forgotten", self.command(second, "cluster", "forget", "first"))
+        host = self.open_host()
+        self.assertEqual(self.await_delivery(host, subjects, second), sorted(subjects))
+
+    def assert_refused(self, text, server, *words):
+        """A command fails, and says why."""
+        done = self.attempt(server, *words)
+        self.assertNotEqual(done.returncode, 0, done.stdout)
+        self.assertIn(text, done.stderr)
 
     def test_the_api_acts_and_lists_on_all_nodes(self):
         first, second = self.node("first", extra=listener("http", "api = true")), self.node("second")

@@ -56,13 +56,8 @@ class NKey(SecuredServers):
 
 class UserWithTls(SecuredServers):
     def make_servers(self):
-        key, certificate = self.folder / "nats-key.pem", self.folder / "nats-cert.pem"
-        argv = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
-                "-days", "2", "-subj", "/CN=nats.test", "-addext", "subjectAltName=IP:127.0.0.1",
-                "-addext", "basicConstraints=critical,CA:FALSE", "-keyout", key, "-out", certificate]  # fmt: skip
-        subprocess.run(argv, check=True, capture_output=True, timeout=60)
-        self.certificate = certificate
-        security = f'tls {{ cert_file: "{certificate}", key_file: "{key}" }}\n'
+        self.certificate, key = make_certificate(self.folder, "nats")
+        security = f'tls {{ cert_file: "{self.certificate}", key_file: "{key}" }}\n'
         security += 'authorization { users: [ { user: "node", password: "pass:word" } ] }\n'
         return NatsServers(self.folder, security=security)
 
@@ -71,6 +66,32 @@ class UserWithTls(SecuredServers):
         urls = [url.replace("nats://", "tls://") for url in self.nats.urls]
         self.start_refused("node:wrong", tls)
         self.accept(self.settings("node:pass:word") + tls, urls)
+
+
+class ClientCertificate(SecuredServers):
+    def make_servers(self):
+        self.certificate, key = make_certificate(self.folder, "nats")
+        self.own_certificate, self.own_key = make_certificate(self.folder, "node")
+        return NatsServers(self.folder, security=f'tls {{ cert_file: "{self.certificate}", key_file: "{key}", '
+                           f'ca_file: "{self.own_certificate}", verify: true }}\n')  # fmt: skip
+
+    def test_a_node_shows_its_certificate(self):
+        tls = f'[cluster.tls]\nca_file = "{self.certificate}"\n'
+        urls = [url.replace("nats://", "tls://") for url in self.nats.urls]
+        self.node("nobody", urls, extra=tls).start_until("waiting for the NATS servers")
+        own = f'certificate_file = "{self.own_certificate}"\nkey_file = "{self.own_key}"\n'
+        self.accept(tls + own, urls)
+
+
+def make_certificate(folder, name):
+    """A certificate that has signed itself, for this machine; returns its file and that of its key."""
+    certificate, key = folder / f"{name}-cert.pem", folder / f"{name}-key.pem"
+    argv = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
+            "-days", "2", "-subj", f"/CN={name}.test", "-addext", "subjectAltName=IP:127.0.0.1",
+            "-addext", "basicConstraints=critical,CA:FALSE", "-keyout", key, "-out", certificate]  # fmt: skip
+    subprocess.run(argv, check=True, capture_output=True, timeout=60)
+    key.chmod(0o644)  # the server gives up root
+    return certificate, key
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ Each node gets messages from a client of its own. The ledger has every 250 and e
 import collections
 import contextlib
 import os
+import signal
 import sys
 import threading
 import time
@@ -34,6 +35,7 @@ class Load:
 
     def __init__(self, servers):
         self.accepted, self.refused = {}, []  # subjects to times; (time, reply code)
+        self._waits = []  # (time of the answer, seconds until it came)
         self._lock, self._stopped = threading.Lock(), threading.Event()
         self._threads = [threading.Thread(target=self._send, args=(one,), daemon=True) for one in servers]
         for thread in self._threads:
@@ -50,6 +52,11 @@ class Load:
         with self._lock:
             return sum(at > since for at in self.accepted.values())
 
+    def longest_wait(self, since):
+        """How many seconds the slowest answer after this time took."""
+        with self._lock:
+            return max((seconds for at, seconds in self._waits if at > since), default=0.0)
+
     def _send(self, server):
         name, number = server.folder.parent.name, 0
         while not self._stopped.is_set():
@@ -61,8 +68,10 @@ class Load:
             self._stopped.wait(_PAUSE_SECONDS)
 
     def _note(self, subject, client):
+        begin = time.monotonic()
         reply = client.deliver(text_message(subject, "x" * 70 + "\r\n"), f"{subject}@far.test")
         with self._lock:
+            self._waits.append((time.time(), time.monotonic() - begin))
             if reply.code == 250:
                 self.accepted[subject] = time.time()
             else:
@@ -168,6 +177,31 @@ class FaultCase(ClusterCase):
         """Whether what came at this time from this node may come again."""
         at, node = copy
         return any(name == node and begin <= at <= end for name, begin, end in self.spans)
+
+
+class ShortStops:
+    """Stops processes for a moment, again and again, and lets them go on in between."""
+
+    def __init__(self, processes, stopped_seconds, between_seconds):
+        self._processes, self._ended = processes, threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(stopped_seconds, between_seconds), daemon=True)
+        self._thread.start()
+
+    def stop(self):
+        """Returns when all of them go on for good."""
+        self._ended.set()
+        self._thread.join(60)
+
+    def _run(self, stopped_seconds, between_seconds):
+        while not self._ended.is_set():
+            self._signal(signal.SIGSTOP)
+            self._ended.wait(stopped_seconds)
+            self._signal(signal.SIGCONT)
+            self._ended.wait(between_seconds)
+
+    def _signal(self, number):
+        for process in self._processes:
+            process.send_signal(number)
 
 
 def needs_root(test):

@@ -15,7 +15,7 @@ import subprocess
 import time
 import unittest
 
-from cluster_load import LEASE_SECONDS, MARGIN_SECONDS, FaultCase, needs_root
+from cluster_load import LEASE_SECONDS, MARGIN_SECONDS, FaultCase, ShortStops, needs_root
 from harness import Client, await_that
 from nats_servers import NatsServers, TcpProxy
 from outbound import text_message
@@ -23,11 +23,12 @@ from outbound import text_message
 # How long NATS servers may take to elect leaders of all streams.
 _ELECTION_SECONDS = 15
 _SLOW_SECONDS = 12
+_STOPPED_SECONDS, _BETWEEN_SECONDS = 0.8, 0.2  # shorter than the lease and the time after which servers vote
 _AWAY_SECONDS_MAX = 120
 _STORE_MEGABYTES = 64
 _CLOCK_OFFSETS = ("-7m", "+0", "+11m")
 _FAKETIME = glob.glob("/usr/lib/*/faketime/libfaketimeMT.so.1")
-_OLD_BINARY = os.environ.get("MAILRACE_OLD_BIN")
+_OLD_BINARY = os.environ.get("MAILRACE_OLD_BIN", "")
 
 
 class NodeFaults(FaultCase):
@@ -73,19 +74,22 @@ class NodeFaults(FaultCase):
         self.await_mail(time.time())
         self.check_ledger()
 
-    @unittest.skipUnless(_OLD_BINARY, "MAILRACE_OLD_BIN does not name an older version")
-    def test_an_old_version_beside_a_new_one(self):
-        old = self.node("first", binary=pathlib.Path(_OLD_BINARY or "").resolve())
-        self.servers = [old, self.node("second"), self.node("third")]
+    @unittest.skipUnless(os.access(_OLD_BINARY, os.X_OK), "MAILRACE_OLD_BIN does not name an older version")
+    def test_old_versions_beside_new_ones(self):
+        """With other records: each node takes over the lanes of its own version, and those of the other one stay with it."""
+        old = [self.node(name, binary=pathlib.Path(_OLD_BINARY).resolve()) for name in ("first", "second")]
+        new = [self.node(name) for name in ("third", "fourth")]
+        self.servers = [*old, *new]
         for server in self.servers:
             server.start()
         self.load()
-        for victim, others in ((self.servers[1], (old, self.servers[2])), (old, self.servers[1:])):
+        for (victim, heir), others in ((old, new), (new, old)):
+            before = [takeovers(server) for server in others]
             self.note_failure(victim)
             victim.kill()
-            time.sleep(LEASE_SECONDS + 3 * MARGIN_SECONDS)
+            self.await_takeover(heir)
+            self.assertEqual([takeovers(server) for server in others], before)
             self.restart(victim)
-            self.await_takeover(*others)
             self.await_mail(time.time())
         self.check_ledger()
 
@@ -149,6 +153,19 @@ class ServerFaults(FaultCase):
             time.sleep(_SLOW_SECONDS)
             process.send_signal(signal.SIGCONT)
             self.await_mail(time.time())
+        self.check_ledger()
+
+    def test_two_of_three_servers_whose_disks_are_slow(self):
+        """Both stop for a moment, again and again: each record waits for one of them, and no vote replaces them."""
+        self.start_all()
+        begin = time.time()
+        stops = self.ending(ShortStops(self.nats.processes[:2], _STOPPED_SECONDS, _BETWEEN_SECONDS))
+        time.sleep(2 * _SLOW_SECONDS)
+        self.await_mail(begin)
+        stops.stop()
+        self.assertGreater(self.mail.longest_wait(begin), _STOPPED_SECONDS / 2)
+        self.assertEqual([code for _, code in self.mail.refused if code // 100 != 4], [])
+        self.await_mail(time.time())
         self.check_ledger()
 
     def test_a_stream_that_is_deleted_by_mistake(self):
@@ -250,6 +267,11 @@ class RoutedServers(NatsServers):
         """What waits passes, and all that follows."""
         for proxy in self._cut:
             proxy.heal()
+
+
+def takeovers(server):
+    """How many lanes it has taken over."""
+    return server.log.read_text().count("took over a lane")
 
 
 def with_clock(offset):
