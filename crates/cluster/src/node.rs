@@ -252,6 +252,11 @@ impl ClusterNode {
         self.thread.handle().block_on(async { timeout(ASK_TIME_MAX, list).await.map_err(late)? })
     }
 
+    /// What an operator has to mend now: streams for which there are too few servers, or too little room on them.
+    pub fn problems(&self) -> Vec<String> {
+        self.shared.connection.missing_places()
+    }
+
     /// The name of this node.
     pub fn name(&self) -> &NodeName {
         &self.shared.parts.config.node

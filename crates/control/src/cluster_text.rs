@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::columns::{Align, ColumnTable};
 use super::metrics::{MetricFamily, MetricSample, MetricValue};
 
-/// `mailrace cluster status`.
+/// `mailrace cluster status`. What has to be mended follows the table.
 pub fn lane_table(rows: &[Value]) -> Vec<String> {
     let (left, right) = (Align::Left, Align::Right);
     let columns = [
@@ -19,13 +19,14 @@ pub fn lane_table(rows: &[Value]) -> Vec<String> {
         ("LEASE", right),
     ];
     let mut table = ColumnTable::new(&columns);
-    for row in rows {
+    let (problems, lanes): (Vec<&Value>, Vec<&Value>) = rows.iter().partition(|row| row["problem"].is_string());
+    for row in lanes {
         let lease =
             row["lease_ms"].as_u64().map_or_else(|| "-".into(), |ms| format!("{}.{}s", ms / 1000, ms % 1000 / 100));
         let keys = ["lane", "role", "epoch", "sequence", "messages", "bytes_waiting"];
         table.row(keys.iter().map(|key| cell(&row[*key])).chain([lease]).collect());
     }
-    table.lines().collect()
+    table.lines().chain(problems.into_iter().map(|row| format!("problem: {}", cell(&row["problem"])))).collect()
 }
 
 /// What `mailrace cluster status` says of the next hops that nodes share, from the metrics of the node.

@@ -5,6 +5,7 @@
 //! of waiting: what they would have said is old when it is back. Only servers that the configuration
 //! names are used, never those that other servers announce.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -53,6 +54,8 @@ struct ConnectionShared {
     disconnections: watch::Receiver<u64>,
     /// Why the last attempt to connect has failed, or the connection broke.
     last_error: Arc<Mutex<Option<String>>>,
+    /// Streams for which there were too few servers or too little room at the last attempt, and what was said.
+    without_place: Mutex<BTreeMap<String, String>>,
 }
 
 /// Notes what becomes of a connection.
@@ -118,6 +121,16 @@ pub enum StreamError {
     /// The servers did not answer; they may do so later.
     #[error("the NATS servers do not answer: {0}")]
     Unavailable(String),
+    /// Too few servers are up, or have room. That may change.
+    #[error("stream {stream} needs more NATS servers or more room on them: {needed} ({reason})")]
+    NoPlace {
+        /// The name of the stream.
+        stream: String,
+        /// What it needs, by the settings of the cluster.
+        needed: String,
+        /// What the servers say.
+        reason: String,
+    },
     /// The servers refuse.
     #[error("the NATS servers refuse to make or change stream {stream}: {reason}")]
     Refused {
@@ -126,6 +139,13 @@ pub enum StreamError {
         /// What they say.
         reason: String,
     },
+}
+
+impl StreamError {
+    /// Whether the same attempt may succeed later without a change of the configuration.
+    pub fn is_temporary(&self) -> bool {
+        !matches!(self, StreamError::Refused { .. })
+    }
 }
 
 impl OpenError {
@@ -159,7 +179,8 @@ impl Connection {
         let file = config.credentials_file.as_deref();
         let client = options.connect(servers).await.map_err(|error| connect_error(error, file))?;
         let context = ContextBuilder::new().timeout(REQUEST_TIMEOUT).build(client.clone());
-        let shared = ConnectionShared { client, context, config: config.clone(), disconnections, last_error };
+        let (config, without_place) = (config.clone(), Mutex::default());
+        let shared = ConnectionShared { client, context, config, disconnections, last_error, without_place };
         Ok(Connection { shared: Arc::new(shared) })
     }
 
@@ -214,6 +235,21 @@ impl Connection {
 
     pub(crate) fn config(&self) -> &ClusterConfig {
         &self.shared.config
+    }
+
+    /// Notes whether the servers have a place for a stream.
+    pub(crate) fn note_place(&self, stream: &str, result: Result<(), &StreamError>) {
+        let mut without_place = self.shared.without_place.lock();
+        match result {
+            Err(error @ StreamError::NoPlace { .. }) => drop(without_place.insert(stream.into(), error.to_string())),
+            Ok(()) => drop(without_place.remove(stream)),
+            Err(_) => {}
+        }
+    }
+
+    /// Why streams cannot be made or changed now: there are too few servers, or too little room on them.
+    pub fn missing_places(&self) -> Vec<String> {
+        self.shared.without_place.lock().values().cloned().collect()
     }
 
     /// Subscribes to a subject. When this returns, the server passes its messages on.
