@@ -253,8 +253,11 @@ impl ClusterNode {
     }
 
     /// What an operator has to mend now: streams for which there are too few servers, or too little room on them.
+    /// And a server that is too old.
     pub fn problems(&self) -> Vec<String> {
-        self.shared.connection.missing_places()
+        let connection = &self.shared.connection;
+        let too_old = connection.unusable_server().map(|error| error.to_string());
+        connection.missing_places().into_iter().chain(too_old).collect()
     }
 
     /// The name of this node.

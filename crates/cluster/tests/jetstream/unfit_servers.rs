@@ -3,6 +3,8 @@
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
+use cluster::lane::{PublishFailure, RecordSubject};
 use cluster::{ClusterConfig, Connection, OpenError, StreamError};
 use mail::SpoolId;
 use spool::LaneId;
@@ -10,7 +12,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinHandle, JoinSet};
 
-use crate::nodes::{TestNode, WAIT_MAX, folder};
+use crate::nodes::{TestNode, WAIT_MAX, folder, servers};
 use crate::servers::NatsServers;
 
 fn lane() -> LaneId {
@@ -75,6 +77,66 @@ async fn a_server_that_is_too_old_is_not_used() {
     let error = open_error(&config).await;
     assert!(matches!(&error, OpenError::TooOld { server, version } if server == "fake" && version == "2.9.9"));
     assert_eq!(error.to_string(), "NATS server fake has version 2.9.9; versions from 2.9.10 on can fence a lane");
+}
+
+/// Only the first server was looked at: after a reconnect, an older one got records.
+#[tokio::test]
+async fn after_a_reconnect_a_server_that_is_too_old_gets_no_record() {
+    let mut servers = NatsServers::start(1).await;
+    let connection = servers.connect("a").await;
+    let stream = connection.lane_stream(lane());
+    stream.ensure().await.unwrap();
+    let publish = async || match stream.publish(RecordSubject::Log, 0, Bytes::from_static(b"x")).await {
+        Ok(answer) => answer.await,
+        Err(failure) => Err(failure),
+    };
+    servers.kill(0);
+    let old = FakeServer::start(servers.port(0), "2.9.9").await;
+    let end = Instant::now() + WAIT_MAX;
+    while connection.server().1 != "2.9.9" {
+        assert!(Instant::now() < end, "the old server is not connected");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(!connection.is_connected());
+    assert_eq!(publish().await, Err(PublishFailure::Unavailable));
+    drop(old);
+    servers.resume(0);
+    while publish().await.is_err() {
+        assert!(Instant::now() < end, "the connection does not come back");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+#[test]
+fn a_node_leaves_a_server_that_is_too_old_for_another_one() {
+    let (runtime, mut servers) = servers();
+    let (home, old_port) = (tempfile::tempdir().unwrap(), sim::free_port());
+    let mut config = servers.config("first");
+    config.servers.push(format!("nats://127.0.0.1:{old_port}").parse().unwrap());
+    let (tell, told) = channel();
+    let on_log = move |line: &str| drop(tell.send(line.to_owned()));
+    let node = TestNode::start_with(config, &folder(&home, "first"), Box::new(on_log));
+    let said = |text: &str| loop {
+        let line = told.recv_timeout(WAIT_MAX).unwrap_or_else(|_| panic!("the log does not say: {text}"));
+        if line.contains(text) {
+            return line;
+        }
+    };
+    let version = runtime.block_on(servers.connect("probe")).server().1;
+    if version.starts_with("2.9.") {
+        assert!(said("can lose records").contains(&version));
+    }
+    servers.kill(0);
+    // It answers beside the test.
+    let other = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let _old = other.block_on(FakeServer::start(old_port, "2.9.9"));
+    let line = said("too old to be used");
+    assert!(line.contains("NATS server fake has version 2.9.9"), "{line}");
+    assert!(!node.node.figures().connected);
+    servers.resume(0);
+    said("a NATS server is connected again");
+    node.accept(100);
+    node.end();
 }
 
 #[tokio::test]
