@@ -96,7 +96,9 @@ mod tests {
             "2D-0  owner        3      1200         7        0   2.9s",
             "2E-0  watched      -         -         -        -      -",
         ];
-        assert_eq!(lane_table(&[lane, other]), expected);
+        let mut lines = lane_table(&[lane, other, json!({"problem": "too few servers"})]);
+        assert_eq!(lines.pop().as_deref(), Some("problem: too few servers"));
+        assert_eq!(lines, expected);
         let node = |name, configuration| {
             json!({"node": name, "here": name == "a", "version": "0.3.0", "started": 0, "lanes": ["2D-0"],
             "configuration": configuration})
