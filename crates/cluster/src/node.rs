@@ -252,6 +252,14 @@ impl ClusterNode {
         self.thread.handle().block_on(async { timeout(ASK_TIME_MAX, list).await.map_err(late)? })
     }
 
+    /// What an operator has to mend now: streams for which there are too few servers, or too little room on them.
+    /// And a server that is too old.
+    pub fn problems(&self) -> Vec<String> {
+        let connection = &self.shared.connection;
+        let too_old = connection.unusable_server().map(|error| error.to_string());
+        connection.missing_places().into_iter().chain(too_old).collect()
+    }
+
     /// The name of this node.
     pub fn name(&self) -> &NodeName {
         &self.shared.parts.config.node

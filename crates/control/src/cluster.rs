@@ -24,6 +24,9 @@ pub trait ClusterOperator: Send + Sync {
     /// The lanes that this node owns or watches.
     fn lanes(&self) -> Vec<LaneReport>;
 
+    /// What an operator has to mend, in words: such as too few servers for the copies.
+    fn problems(&self) -> Vec<String>;
+
     /// The nodes that are alive.
     ///
     /// # Errors

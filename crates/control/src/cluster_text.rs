@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::columns::{Align, ColumnTable};
 use super::metrics::{MetricFamily, MetricSample, MetricValue};
 
-/// `mailrace cluster status`.
+/// `mailrace cluster status`. What has to be mended follows the table.
 pub fn lane_table(rows: &[Value]) -> Vec<String> {
     let (left, right) = (Align::Left, Align::Right);
     let columns = [
@@ -19,13 +19,14 @@ pub fn lane_table(rows: &[Value]) -> Vec<String> {
         ("LEASE", right),
     ];
     let mut table = ColumnTable::new(&columns);
-    for row in rows {
+    let (problems, lanes): (Vec<&Value>, Vec<&Value>) = rows.iter().partition(|row| row["problem"].is_string());
+    for row in lanes {
         let lease =
             row["lease_ms"].as_u64().map_or_else(|| "-".into(), |ms| format!("{}.{}s", ms / 1000, ms % 1000 / 100));
         let keys = ["lane", "role", "epoch", "sequence", "messages", "bytes_waiting"];
         table.row(keys.iter().map(|key| cell(&row[*key])).chain([lease]).collect());
     }
-    table.lines().collect()
+    table.lines().chain(problems.into_iter().map(|row| format!("problem: {}", cell(&row["problem"])))).collect()
 }
 
 /// What `mailrace cluster status` says of the next hops that nodes share, from the metrics of the node.
@@ -95,7 +96,9 @@ mod tests {
             "2D-0  owner        3      1200         7        0   2.9s",
             "2E-0  watched      -         -         -        -      -",
         ];
-        assert_eq!(lane_table(&[lane, other]), expected);
+        let mut lines = lane_table(&[lane, other, json!({"problem": "too few servers"})]);
+        assert_eq!(lines.pop().as_deref(), Some("problem: too few servers"));
+        assert_eq!(lines, expected);
         let node = |name, configuration| {
             json!({"node": name, "here": name == "a", "version": "0.3.0", "started": 0, "lanes": ["2D-0"],
             "configuration": configuration})

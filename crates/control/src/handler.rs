@@ -137,7 +137,14 @@ impl ControlHandler {
             ControlRequest::ReportsSend { domain } => write_rows(&self.send_reports(caller, domain)?, out)?,
             ControlRequest::AcmeStatus => write_rows(&self.acme_certificates()?, out)?,
             ControlRequest::AcmeRenew { name } => writeln!(out, "{}", self.renew_certificates(caller, name)?)?,
-            ControlRequest::ClusterStatus => write_rows(&self.cluster()?.lanes(), out)?,
+            ControlRequest::ClusterStatus => {
+                write_rows(&self.cluster()?.lanes(), out)?;
+                let problems = self.cluster()?.problems().into_iter();
+                write_rows(
+                    &problems.map(|problem| serde_json::json!({ "problem": problem })).collect::<Vec<_>>(),
+                    out,
+                )?;
+            }
             ControlRequest::ClusterNodes => {
                 let nodes = self.cluster()?.nodes().map_err(ControlError::Refused)?;
                 write_rows(&nodes, out)?;

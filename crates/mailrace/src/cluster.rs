@@ -235,6 +235,10 @@ impl ClusterOperator for RunningCluster {
         self.node.read().iter().flat_map(ClusterNode::lanes).map(lane_report).collect()
     }
 
+    fn problems(&self) -> Vec<String> {
+        self.node.read().iter().flat_map(ClusterNode::problems).collect()
+    }
+
     fn nodes(&self) -> Result<Vec<NodeReport>, String> {
         let nodes = self.running(|node| node.nodes().map_err(|error| error.to_string()))?;
         let report = |(name, entry): (NodeName, cluster::NodeEntry)| NodeReport {

@@ -35,7 +35,9 @@ impl Connection {
         }
     }
 
-    fn closed_lanes_config(&self) -> Config {
+    /// The stream of the notes. Each start of a node gives it as many copies as the lanes have: a note that is lost
+    /// could have a lane opened again.
+    pub(super) fn closed_lanes_config(&self) -> Config {
         let config = self.config();
         Config {
             name: closed_stream(&config.name),

@@ -2,18 +2,24 @@
 //!
 //! There is one for all lanes of a node. It is opened once, checks what it finds (version, JetStream,
 //! rights), and then reconnects by itself, for ever. While it is away, requests fail at once instead
-//! of waiting: what they would have said is old when it is back. Only servers that the configuration
-//! names are used, never those that other servers announce.
+//! of waiting: what they would have said is old when it is back. A server that is too old counts as none at
+//! each connection, not only at the first one. Only servers that the configuration names are used, never
+//! those that other servers announce.
 
+use std::collections::BTreeMap;
+use std::future::{Ready, ready};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_nats::jetstream::context::{ContextBuilder, RequestError, RequestErrorKind};
 use async_nats::jetstream::response::Response;
 use async_nats::jetstream::{self, ErrorCode};
-use async_nats::{Client, ConnectErrorKind, ConnectOptions, Event, Subscriber, connection::State};
+use async_nats::{
+    Client, ConnectErrorKind, ConnectOptions, Event, ReconnectToServer, Server, ServerInfo, Subscriber,
+    connection::State,
+};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
@@ -23,6 +29,10 @@ use crate::credentials::{CredentialsError, connect_options, has_expired};
 /// The first version whose servers check `Nats-Expected-Last-Sequence` for pipelined publishes as
 /// this crate needs it. Older ones were not tried.
 const SERVER_VERSION_MIN: [u32; 3] = [2, 9, 10];
+
+/// Servers of earlier versions can lose records that a purge was to leave, if they are killed soon after it: seen
+/// with 2.9.10, and not with 2.15.2. What is between was not tried, except that 2.9 ends here.
+const LOSSLESS_VERSION_MIN: [u32; 3] = [2, 10, 0];
 
 /// How long an answer of the servers may take.
 pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
@@ -53,6 +63,8 @@ struct ConnectionShared {
     disconnections: watch::Receiver<u64>,
     /// Why the last attempt to connect has failed, or the connection broke.
     last_error: Arc<Mutex<Option<String>>>,
+    /// Streams for which there were too few servers or too little room at the last attempt, and what was said.
+    without_place: Mutex<BTreeMap<String, String>>,
 }
 
 /// Notes what becomes of a connection.
@@ -118,6 +130,16 @@ pub enum StreamError {
     /// The servers did not answer; they may do so later.
     #[error("the NATS servers do not answer: {0}")]
     Unavailable(String),
+    /// Too few servers are up, or have room. That may change.
+    #[error("stream {stream} needs more NATS servers or more room on them: {needed} ({reason})")]
+    NoPlace {
+        /// The name of the stream.
+        stream: String,
+        /// What it needs, by the settings of the cluster.
+        needed: String,
+        /// What the servers say.
+        reason: String,
+    },
     /// The servers refuse.
     #[error("the NATS servers refuse to make or change stream {stream}: {reason}")]
     Refused {
@@ -126,6 +148,13 @@ pub enum StreamError {
         /// What they say.
         reason: String,
     },
+}
+
+impl StreamError {
+    /// Whether the same attempt may succeed later without a change of the configuration.
+    pub fn is_temporary(&self) -> bool {
+        !matches!(self, StreamError::Refused { .. })
+    }
 }
 
 impl OpenError {
@@ -159,12 +188,35 @@ impl Connection {
         let file = config.credentials_file.as_deref();
         let client = options.connect(servers).await.map_err(|error| connect_error(error, file))?;
         let context = ContextBuilder::new().timeout(REQUEST_TIMEOUT).build(client.clone());
-        let shared = ConnectionShared { client, context, config: config.clone(), disconnections, last_error };
+        let (config, without_place) = (config.clone(), Mutex::default());
+        let shared = ConnectionShared { client, context, config, disconnections, last_error, without_place };
         Ok(Connection { shared: Arc::new(shared) })
     }
 
-    /// Whether a server is connected now.
+    /// Whether a server is connected now that can be used.
     pub fn is_connected(&self) -> bool {
+        self.has_server() && !is_too_old(&self.server().1)
+    }
+
+    /// The server that is connected now, if it is too old to be used.
+    pub(crate) fn unusable_server(&self) -> Option<OpenError> {
+        let (server, version) = self.server();
+        (self.has_server() && is_too_old(&version)).then_some(OpenError::TooOld { server, version })
+    }
+
+    /// The name and the version of the server that is connected now, if it can lose records when it is killed.
+    pub(crate) fn lossy_server(&self) -> Option<(String, String)> {
+        let server = self.is_connected().then(|| self.server())?;
+        may_lose_records(&server.1).then_some(server)
+    }
+
+    /// Leaves the server that is connected, and connects to any of those that are configured.
+    pub(crate) async fn leave_server(&self) {
+        // Only fails when the connection is closed.
+        drop(self.client().force_reconnect().await);
+    }
+
+    fn has_server(&self) -> bool {
         self.shared.client.connection_state() == State::Connected
     }
 
@@ -216,6 +268,21 @@ impl Connection {
         &self.shared.config
     }
 
+    /// Notes whether the servers have a place for a stream.
+    pub(crate) fn note_place(&self, stream: &str, result: Result<(), &StreamError>) {
+        let mut without_place = self.shared.without_place.lock();
+        match result {
+            Err(error @ StreamError::NoPlace { .. }) => drop(without_place.insert(stream.into(), error.to_string())),
+            Ok(()) => drop(without_place.remove(stream)),
+            Err(_) => {}
+        }
+    }
+
+    /// Why streams cannot be made or changed now: there are too few servers, or too little room on them.
+    pub fn missing_places(&self) -> Vec<String> {
+        self.shared.without_place.lock().values().cloned().collect()
+    }
+
     /// Subscribes to a subject. When this returns, the server passes its messages on.
     pub(crate) async fn subscribe(&self, subject: String) -> Result<Subscriber, StreamError> {
         let unavailable = |error: &dyn std::fmt::Display| StreamError::Unavailable(error.to_string());
@@ -227,6 +294,9 @@ impl Connection {
 
     /// Why no server is connected, as far as that is known.
     pub(crate) fn disconnection_reason(&self) -> OpenError {
+        if let Some(error) = self.unusable_server() {
+            return error;
+        }
         match self.shared.last_error.lock().clone() {
             Some(error) if REFUSALS.iter().any(|refusal| error.contains(refusal)) => {
                 refusal(error, self.config().credentials_file.as_deref())
@@ -246,10 +316,7 @@ impl Connection {
         if !self.is_connected() {
             return Err(self.disconnection_reason());
         }
-        let (server, version) = self.server();
-        if parse_version(&version).is_none_or(|version| version < SERVER_VERSION_MIN) {
-            return Err(OpenError::TooOld { server, version });
-        }
+        let (server, _) = self.server();
         match self.ask_account().await {
             Ok(Response::Ok(_)) => Ok(()),
             Ok(Response::Err { error }) if is_disabled(error.error_code()) => Err(OpenError::NoJetStream { server }),
@@ -272,6 +339,7 @@ fn options(config: &ClusterConfig, events: ConnectionEvents) -> Result<ConnectOp
         .ping_interval(PING_INTERVAL)
         .reconnect_delay_callback(reconnect_delay)
         .ignore_discovered_servers()
+        .reconnect_to_server_callback(next_after_too_old())
         .event_callback(move |event| {
             events.handle(event);
             std::future::ready(())
@@ -283,6 +351,19 @@ fn options(config: &ClusterConfig, events: ConnectionEvents) -> Result<ConnectOp
         options = options.add_client_certificate(certificate.clone(), key.clone());
     }
     Ok(options)
+}
+
+/// Takes the servers in turn while the last one was too old: usually, the one that has failed least is preferred, which
+/// would be the same again. None: as usual.
+fn next_after_too_old() -> impl Fn(Vec<Server>, ServerInfo) -> Ready<Option<ReconnectToServer>> + Send + Sync {
+    let turns = AtomicUsize::new(0);
+    move |servers, last| {
+        // Before the first connection, there is no version.
+        let was_too_old = !last.version.is_empty() && is_too_old(&last.version);
+        let turn = turns.fetch_add(usize::from(was_too_old), Relaxed);
+        let next = servers.get(turn % servers.len().max(1)).filter(|_| was_too_old);
+        ready(next.map(|server| ReconnectToServer { addr: server.addr.clone(), delay: None }))
+    }
 }
 
 /// The first attempts follow at once: there may be other servers.
@@ -314,6 +395,14 @@ fn is_disabled(code: ErrorCode) -> bool {
     matches!(code, ErrorCode::JETSTREAM_NOT_ENABLED | ErrorCode::JETSTREAM_NOT_ENABLED_FOR_ACCOUNT)
 }
 
+fn is_too_old(version: &str) -> bool {
+    parse_version(version).is_none_or(|version| version < SERVER_VERSION_MIN)
+}
+
+fn may_lose_records(version: &str) -> bool {
+    parse_version(version).is_some_and(|version| version < LOSSLESS_VERSION_MIN)
+}
+
 /// The three numbers of a version such as "2.9.10" or "2.12.0-beta.1".
 fn parse_version(version: &str) -> Option<[u32; 3]> {
     let numbers = version.trim_start_matches('v').split(['-', '+']).next()?;
@@ -330,9 +419,12 @@ mod tests {
         for (version, is_usable) in
             [("2.9.10", true), ("2.10.0", true), ("2.15.2-RC.1", true), ("2.9.9", false), ("1.10.10", false)]
         {
-            assert_eq!(parse_version(version).unwrap() >= SERVER_VERSION_MIN, is_usable, "{version}");
+            assert_eq!(!is_too_old(version), is_usable, "{version}");
         }
-        assert_eq!(parse_version("latest"), None);
+        assert!(is_too_old("latest"));
+        for (version, loses) in [("2.9.10", true), ("2.9.25", true), ("2.10.0", false), ("2.15.2", false)] {
+            assert_eq!(may_lose_records(version), loses, "{version}");
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::time::Duration;
 use async_nats::Subject;
 use async_nats::jetstream::ErrorCode;
 use async_nats::jetstream::context::{
-    CreateStreamErrorKind, DeleteStreamErrorKind, GetStreamError, PublishError, PublishErrorKind,
+    CreateStreamError, CreateStreamErrorKind, DeleteStreamErrorKind, GetStreamError, PublishError, PublishErrorKind,
 };
 use async_nats::jetstream::message::PublishMessage;
 use async_nats::jetstream::stream::{
@@ -137,6 +137,7 @@ impl LaneStream {
 
     /// Deletes the stream with all its records. True if it was there.
     pub async fn delete(&self) -> Result<bool, StreamError> {
+        self.connection.note_place(&self.name, Ok(()));
         match self.connection.context().delete_stream(&self.name).await {
             Ok(status) => Ok(status.success),
             Err(error) => match error.kind() {
@@ -311,32 +312,56 @@ impl LaneStream {
 /// Makes a stream, or changes the settings of the one that has its name: then true. For the only node that
 /// uses it, or for a start: nodes with different settings would change it in turns.
 pub(super) async fn ensure_stream(connection: &Connection, config: Config) -> Result<bool, StreamError> {
-    let (context, name) = (connection.context(), config.name.clone());
-    match context.create_stream(config.clone()).await {
-        Err(error) if is_taken(&error.kind()) => {
-            let changed = context.update_stream(config).await;
-            changed.map(|_| true).map_err(|error| make_failure(name, &error.kind()))
-        }
-        made => made.map(|_| false).map_err(|error| make_failure(name, &error.kind())),
-    }
+    let context = connection.context();
+    let ensured = match context.create_stream(config.clone()).await {
+        Err(error) if is_taken(&error.kind()) => context.update_stream(config.clone()).await.map(|_| true),
+        made => made.map(|_| false),
+    };
+    noted(connection, &config, ensured)
 }
 
 /// Makes a stream, unless there is one of its name, which stays as it is.
 pub(super) async fn create_stream(connection: &Connection, config: Config) -> Result<(), StreamError> {
-    let name = config.name.clone();
-    match connection.context().create_stream(config).await {
+    let created = match connection.context().create_stream(config.clone()).await {
         Err(error) if is_taken(&error.kind()) => Ok(()),
-        made => made.map(drop).map_err(|error| make_failure(name, &error.kind())),
-    }
+        made => made.map(drop),
+    };
+    noted(connection, &config, created)
 }
 
-fn make_failure(stream: String, kind: &CreateStreamErrorKind) -> StreamError {
+/// Notes whether there is a place for the stream.
+fn noted<T>(connection: &Connection, config: &Config, result: Result<T, CreateStreamError>) -> Result<T, StreamError> {
+    let result = result.map_err(|error| make_failure(config, &error.kind()));
+    connection.note_place(&config.name, result.as_ref().map(|_| ()));
+    result
+}
+
+fn make_failure(config: &Config, kind: &CreateStreamErrorKind) -> StreamError {
+    let stream = config.name.clone();
     match kind {
+        CreateStreamErrorKind::JetStream(error) if lacks_place(error.error_code()) => {
+            StreamError::NoPlace { stream, needed: needed_place(config), reason: error.to_string() }
+        }
+        CreateStreamErrorKind::JetStream(error) if error.error_code() == ErrorCode::STREAM_REPLICAS_NOT_SUPPORTED => {
+            StreamError::Refused { stream, reason: format!("{}: {error}", needed_place(config)) }
+        }
         CreateStreamErrorKind::JetStream(error) if !is_passing(error.error_code()) => {
             StreamError::Refused { stream, reason: error.to_string() }
         }
         kind => StreamError::Unavailable(kind.to_string()),
     }
+}
+
+/// What the settings ask of the servers.
+fn needed_place(config: &Config) -> String {
+    let replicas = config.num_replicas;
+    let room = match config.max_bytes {
+        ..=0 => "`cluster.stream_max` reserves none".to_owned(),
+        octets => format!("`cluster.stream_max` reserves {octets} octets on each"),
+    };
+    format!(
+        "`cluster.replicas` = {replicas} takes {replicas} of them, in one NATS cluster and with JetStream, and {room}"
+    )
 }
 
 /// Whether there is a stream of this name with other settings.
@@ -352,7 +377,17 @@ fn is_passing(code: ErrorCode) -> bool {
             | ErrorCode::CLUSTER_NOT_LEADER
             | ErrorCode::CLUSTER_NOT_ACTIVE
             | ErrorCode::CLUSTER_INCOMPLETE
-            | ErrorCode::CLUSTER_NO_PEERS
+    )
+}
+
+/// Errors that end when servers or disks are added, or a smaller `replicas` or `stream_max` is set.
+fn lacks_place(code: ErrorCode) -> bool {
+    matches!(
+        code,
+        ErrorCode::CLUSTER_NO_PEERS
+            | ErrorCode::INSUFFICIENT_RESOURCES
+            | ErrorCode::STORAGE_RESOURCES_EXCEEDED
+            | ErrorCode::MEMORY_RESOURCES_EXCEEDED
     )
 }
 

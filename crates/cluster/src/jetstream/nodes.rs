@@ -58,7 +58,8 @@ impl Connection {
     /// others. Called once, at the start.
     pub(crate) async fn set_up_shared(&self) -> Result<Vec<String>, StreamError> {
         let mut changed = Vec::new();
-        for config in [self.bucket_config(&nodes_bucket(&self.config().name)), self.rates_config()] {
+        let nodes = self.bucket_config(&nodes_bucket(&self.config().name));
+        for config in [nodes, self.rates_config(), self.closed_lanes_config()] {
             let name = config.name.clone();
             if ensure_stream(self, config).await? {
                 changed.push(name);

@@ -16,7 +16,7 @@ use crate::clock::boot_time;
 use crate::lane::owner::{Claim, LaneOwner};
 use crate::lane::ownership::LaneGone;
 use crate::lane::{COPYING_LEASE, StreamTail, TailFailure};
-use crate::{Connection, LaneHandle, LaneStream, LaneTask, NewestEpoch, StreamError};
+use crate::{Connection, LaneHandle, LaneStream, LaneTask, NewestEpoch};
 
 /// Bytes of a lane's records that are on their way at the same time.
 const IN_FLIGHT_BYTES_MAX: u64 = 8 << 20;
@@ -82,14 +82,11 @@ pub(super) async fn claim_own(shared: &Arc<NodeShared>, open: &mut OpenLane) -> 
     let lane = open.lane;
     let stream = shared.connection.lane_stream(lane);
     let log = &*shared.parts.log;
-    loop {
-        match stream.ensure().await {
-            Ok(()) => break,
-            Err(error @ StreamError::Refused { .. }) => return Err(error.into()),
-            Err(error) => log_wait(log, &error),
-        }
-        sleep(RETRY_DELAY).await;
-    }
+    let ensure = async || match stream.ensure().await {
+        Err(error) if error.is_temporary() => Err(error),
+        ensured => Ok(ensured),
+    };
+    until_answered(log, ensure).await?;
     let (tail, newest) = end_of_own(&stream, log).await;
     if let Some(other) = newest.as_ref().filter(|newest| newest.record.node != shared.parts.config.node) {
         return Err(NodeError::LaneLost { lane, reason: format!("node {}", other.record.node) });

@@ -10,3 +10,4 @@ mod nodes;
 mod servers;
 mod sharing;
 mod streams;
+mod unfit_servers;

@@ -28,6 +28,23 @@ struct Server {
 }
 
 impl NatsServers {
+    /// Starts all servers of a cluster but the last one. `config` names all.
+    pub(crate) async fn start_without_last(count: usize) -> NatsServers {
+        let mut servers = NatsServers::configured(count, "", None);
+        (0..count - 1).for_each(|number| servers.resume(number));
+        servers.wait_until_ready(count - 1).await;
+        servers
+    }
+
+    /// A server that stores nothing: JetStream is not enabled.
+    pub(crate) async fn start_without_jetstream() -> NatsServers {
+        let mut servers = NatsServers::configured(1, "", None);
+        let text = format!("listen: \"127.0.0.1:{}\"\n", servers.servers[0].port);
+        std::fs::write(servers.folder.path().join("0.conf"), text).unwrap();
+        servers.resume(0);
+        servers
+    }
+
     /// Starts `count` servers, and waits until they store records.
     pub(crate) async fn start(count: usize) -> NatsServers {
         NatsServers::start_secured(count, "", None).await
@@ -35,6 +52,13 @@ impl NatsServers {
 
     /// The same, with servers that ask for what is in the file; `security` is added to their configuration.
     pub(crate) async fn start_secured(count: usize, security: &str, credentials: Option<&Path>) -> NatsServers {
+        let mut servers = NatsServers::configured(count, security, credentials);
+        (0..count).for_each(|number| servers.resume(number));
+        servers.wait_until_ready(count).await;
+        servers
+    }
+
+    fn configured(count: usize, security: &str, credentials: Option<&Path>) -> NatsServers {
         let folder = tempfile::tempdir().unwrap();
         let ports: Vec<u16> = (0..2 * count).map(|_| sim::free_port()).collect();
         let (clients, routes) = ports.split_at(count);
@@ -44,10 +68,19 @@ impl NatsServers {
         }
         let server = |port: &u16| Server { port: *port, process: None };
         let credentials_file = credentials.map(Path::to_owned);
-        let mut servers = NatsServers { folder, servers: clients.iter().map(server).collect(), credentials_file };
-        (0..count).for_each(|number| servers.resume(number));
-        servers.wait_until_ready().await;
-        servers
+        NatsServers { folder, servers: clients.iter().map(server).collect(), credentials_file }
+    }
+
+    /// The port of a server.
+    pub(crate) fn port(&self, number: usize) -> u16 {
+        self.servers[number].port
+    }
+
+    /// How many copies the servers keep of a stream of the cluster; None: there is no such stream.
+    pub(crate) async fn copies_of(&self, stream: &str) -> Option<usize> {
+        let client = async_nats::connect(format!("127.0.0.1:{}", self.servers[0].port)).await.unwrap();
+        let stream = async_nats::jetstream::new(client).get_stream(format!("mailrace-test-{stream}")).await.ok()?;
+        Some(stream.cached_info().config.num_replicas)
     }
 
     /// The settings of a node that uses these servers.
@@ -61,16 +94,7 @@ impl NatsServers {
 
     /// A new connection of a node.
     pub(crate) async fn connect(&self, node: &str) -> Connection {
-        let (config, end) = (self.config(node), Instant::now() + READY);
-        loop {
-            match Connection::open(&config).await {
-                Ok(connection) => return connection,
-                Err(error) if error.is_temporary() && Instant::now() < end => {
-                    tokio::time::sleep(Duration::from_millis(100)).await;
-                }
-                Err(error) => panic!("{error}"),
-            }
-        }
+        connect(&self.config(node)).await
     }
 
     /// Kills the server with this number.
@@ -122,14 +146,28 @@ impl NatsServers {
         leader.trim_start_matches('n').parse().unwrap()
     }
 
-    async fn wait_until_ready(&self) {
-        let (connection, end) = (self.connect("probe").await, Instant::now() + READY);
+    async fn wait_until_ready(&self, replicas: usize) {
+        let config = ClusterConfig { replicas, ..self.config("probe") };
+        let (connection, end) = (connect(&config).await, Instant::now() + READY);
         let probe = connection.lane_stream(LaneId { spool: mail::SpoolId::new(1), number: u16::MAX });
         while let Err(error) = probe.ensure().await {
             assert!(Instant::now() < end, "the servers do not become ready: {error}");
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
         probe.delete().await.unwrap();
+    }
+}
+
+async fn connect(config: &ClusterConfig) -> Connection {
+    let end = Instant::now() + READY;
+    loop {
+        match Connection::open(config).await {
+            Ok(connection) => return connection,
+            Err(error) if error.is_temporary() && Instant::now() < end => {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+            Err(error) => panic!("{error}"),
+        }
     }
 }
 

@@ -8,11 +8,11 @@ use spool::LaneId;
 use tokio::task::AbortHandle;
 
 use super::folder_error;
+use crate::Connection;
 use crate::lane::ownership::LaneOwnership;
 use crate::node::claim::{is_closed, newest_epoch, until_answered};
 use crate::node::folders::{AdoptedFolder, Aside, LaneFolders, OwnFolder};
 use crate::node::{NodeError, NodeParts};
-use crate::{Connection, StreamError};
 
 /// Answers other processes with the name of this node, until it is dropped: a further attempt to join would be
 /// answered by the one before.
@@ -72,7 +72,7 @@ async fn take_name(connection: &Connection, parts: &NodeParts) -> Result<NameKee
 /// Makes the streams that all nodes share, and tells which nodes have other settings.
 async fn set_up_shared(connection: &Connection, parts: &NodeParts) -> Result<(), NodeError> {
     let set_up = async || match connection.set_up_shared().await {
-        Err(StreamError::Unavailable(error)) => Err(error),
+        Err(error) if error.is_temporary() => Err(error),
         set_up => Ok(set_up),
     };
     for stream in until_answered(&*parts.log, set_up).await? {
