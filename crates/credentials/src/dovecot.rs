@@ -282,13 +282,19 @@ mod tests {
             &[&["FAIL\t#\tuser=alice@example.org\n", "OK\t#\tuser=alice@example.org\n"]],
         );
         let source = CredentialSource::Dovecot(socket);
-        let throttle = ThrottleSettings { user: ThrottleLimit { failures: 1, ..ThrottleSettings::default().user }, ..ThrottleSettings::default() };
+        let throttle = ThrottleSettings {
+            user: ThrottleLimit { failures: 1, ..ThrottleSettings::default().user },
+            ..ThrottleSettings::default()
+        };
         let settings = CredentialCheckerSettings { throttle, ..CredentialCheckerSettings::default() };
         let checker = CredentialChecker::new(source, settings, [7; 32]).unwrap();
         let check = async |user: &str, password: &str| checker.verify_password(user, password, CLIENT).await;
         assert_eq!(check("alice", "wrong").await, LoginResult::Refused);
         assert_eq!(check("alice", "secret").await, LoginResult::Throttled);
-        assert_eq!(check("alice@example.org", "secret").await, LoginResult::Accepted { user: "alice@example.org".into() });
+        assert_eq!(
+            check("alice@example.org", "secret").await,
+            LoginResult::Accepted { user: "alice@example.org".into() }
+        );
     }
 
     #[tokio::test]

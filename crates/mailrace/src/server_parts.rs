@@ -137,9 +137,9 @@ impl ServerParts {
         let access_rules = from_config::compile_access_rules(config, &tables, &dnsbl_lists, &names);
         let rules_before = before.and_then(|before| before.access_rules);
         let access_rules = access_rules.map(|rules| Arc::new(rules.with_counters_from(rules_before)));
-        let access_check = access_rules.as_ref().map(|rules| {
-            Arc::new(AccessCheck { rules: rules.clone(), directory: directory.clone(), log: problems() })
-        });
+        let access_check = access_rules
+            .as_ref()
+            .map(|rules| Arc::new(AccessCheck { rules: rules.clone(), directory: directory.clone(), log: problems() }));
         let names = names as Arc<dyn ClientNames>;
         let external_filters = from_config::external_filters(config, access_check.as_ref(), &names, &problems());
         let intake_before = before.map(|before| before.intake);

@@ -239,7 +239,11 @@ mod tests {
             let (front, back) = whole.as_bytes().split_at(place);
             let mut events = client.handle_input(front).unwrap();
             events.extend(client.handle_input(back).unwrap());
-            assert_eq!(events, [AuthEvent::Ready, AuthEvent::Verdict(1, AuthVerdict::Accepted { user: None })], "{place}");
+            assert_eq!(
+                events,
+                [AuthEvent::Ready, AuthEvent::Verdict(1, AuthVerdict::Accepted { user: None })],
+                "{place}"
+            );
         }
     }
 

@@ -96,6 +96,7 @@ impl MessageVerdicts {
             held: strictest.is_some_and(|judged| judged.action == VerdictAction::Hold),
             edits: removal.into_iter().chain(added.map(Edit::PrependField)).collect(),
             findings: self.findings(&judged),
+            ..Verdict::default()
         }
     }
 

@@ -235,7 +235,7 @@ impl ContentRules {
             }
         }
         let edits = if decision == Decision::Continue { edits.into_edits() } else { Vec::new() };
-        Verdict { decision, held, edits, findings: Vec::new() }
+        Verdict { decision, held, edits, ..Verdict::default() }
     }
 }
 
