@@ -46,8 +46,8 @@ QUEUE, MOUNT_MAIL, MOUNT_FILES, SCHEDULER, READ_AHEAD = (
     "mail to Maildirs, scheduler none and bfq",
     "mail to Maildirs, read-ahead 128 and 8,192 KiB",
 )
-FILES_ENOUGH, FILES_FEW, FILES_TOO_FEW = 65_536, 600, 64
-FILES = f"500 clients at once, {FILES_ENOUGH} and {FILES_FEW} open files"
+FILES_ENOUGH, FILES_FEW, FILES_TOO_FEW = 4096, 600, 64
+FILES = f"500 clients at once, {FILES_ENOUGH:,} and {FILES_FEW} open files"
 ALONE, WITH_BACKUP = "mail to Maildirs, scheduler none and bfq", "the same while a backup reads the disk"
 _CLIENTS_NOTE = (
     f"500 clients: each sends one message on each connection, and gives up after {_TIMEOUT_SECONDS} s without a reply. The "
