@@ -46,9 +46,8 @@ class Generic(OutboundCase):
         stored = path.read_bytes()
         self.assertTrue(stored.endswith(MESSAGE), stored)
         self.assertTrue(stored.startswith(b"Return-Path: <alice@bench.test>"), stored)
-        event = await_event(server, "delivered", to="<x@host.test>")
+        await_event(server, "delivered", to="<x@host.test>")
         self.assertEqual(mail_events(server, "received")[0].fields["from"], "<alice@bench.test>")
-        self.assertIn(host.target, event.peer)
 
     def test_a_large_body_follows_the_new_header(self):
         host = self.host()
