@@ -210,6 +210,8 @@ pub struct SmtpTransportSettings {
     pub client: SmtpClientConfig,
     /// The logins at its next hops, if it needs any.
     pub auth: Option<RelayAuthSettings>,
+    /// The table that rewrites the addresses of its mail on the way out.
+    pub generic: Option<Box<str>>,
     /// What hosts must prove by TLS. With [`TlsDemand::Dane`] the name servers validate; with
     /// [`TlsDemand::Verified`] the client requires TLS.
     pub tls: TlsOptions,
@@ -228,6 +230,7 @@ impl SmtpTransportSettings {
             next_hop: None,
             endpoints: EndpointOptions { port: default_port(flavor), ..EndpointOptions::default() },
             auth: None,
+            generic: None,
             client: SmtpClientConfig { chunking: true, ..SmtpClientConfig::new(flavor, helo_argument(helo)) },
             tls: TlsOptions { demand: TlsDemand::Nothing, names: Vec::new(), mta_sts: flavor == MailProtocol::Smtp },
             tls_ca_file: None,

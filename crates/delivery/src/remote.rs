@@ -24,6 +24,7 @@ mod connect;
 mod connection;
 mod connection_task;
 mod content;
+mod generic;
 mod login;
 mod outcome;
 mod pool;
@@ -42,6 +43,7 @@ use net::{Endpoint, TlsClient, TrustedRoots};
 use protocol::smtp::client;
 
 use crate::{DeliveryResult, MessageFence};
+pub use generic::{GenericAddresses, GenericFuture, GenericRewriter};
 pub use login::{LoginFuture, LoginSecurity, LoginSource, RelayLogins};
 use pool::SmtpConnectionPool;
 
@@ -58,6 +60,8 @@ pub struct RemoteDeliveryConfig {
     pub connections: ConnectionConfig,
     /// The logins at its next hops, if it needs any.
     pub logins: Option<RelayLogins>,
+    /// What rewrites the addresses of its mail on the way out, if anything does.
+    pub generic: Option<Arc<dyn GenericRewriter>>,
     /// A server that takes longer than this for one reply is reported as slow:
     /// [`RemoteEvent::Slow`].
     pub slow_after: Duration,
@@ -112,6 +116,7 @@ impl RemoteDeliveryConfig {
             trusted_roots: TrustedRoots::of_system(),
             connections: ConnectionConfig::default(),
             logins: None,
+            generic: None,
             slow_after: Duration::from_secs(10),
         }
     }

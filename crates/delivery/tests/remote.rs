@@ -5,6 +5,8 @@
 
 #[path = "remote/content.rs"]
 mod content;
+#[path = "remote/generic.rs"]
+mod generic;
 #[path = "remote/host_tls.rs"]
 mod host_tls;
 #[path = "remote/hostile.rs"]

@@ -1,5 +1,6 @@
 //! The keys of an address in tables that rewrite or copy mail: the whole address, the address without its
-//! tag, and `@domain`. A table of patterns is only asked for the whole address.
+//! tag, and `@domain`. Where names count too, those of own addresses stand before `@domain`. A table of
+//! patterns is only asked for the whole address.
 
 use lookup::Table;
 use lookup::directory::RecipientDirectory;
@@ -28,5 +29,31 @@ impl AddressKeys {
         }
         keys.texts.push(format!("@{}", address.domain()));
         keys
+    }
+
+    /// The same with the name alone, with and without its tag, if the address is at `origin` or in a domain
+    /// whose mail is stored here.
+    ///
+    /// # Errors
+    ///
+    /// The reason why a table of domains is unavailable.
+    pub(crate) async fn with_names(
+        address: &Address,
+        table: &dyn Table,
+        directory: &RecipientDirectory,
+        origin: &str,
+    ) -> Result<AddressKeys, String> {
+        let mut keys = AddressKeys::of(address, table, directory).await;
+        let Some(domain_key) = keys.texts.len().checked_sub(1).filter(|_| !table.whole_keys_only()) else {
+            return Ok(keys);
+        };
+        let is_own = address.domain() == origin
+            || directory.domain(address.domain()).await?.is_some_and(|domain| domain.is_final);
+        if is_own {
+            let name = address.unquoted_local_part();
+            let untagged = name.strip_suffix(&keys.tag).filter(|_| keys.untagged.is_some()).map(str::to_owned);
+            keys.texts.splice(domain_key..domain_key, std::iter::once(name.clone()).chain(untagged));
+        }
+        Ok(keys)
     }
 }

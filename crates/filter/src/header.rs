@@ -3,30 +3,15 @@
 use std::io;
 use std::ops::Range;
 
-use memchr::{memchr, memmem};
+use memchr::memchr;
+pub use protocol::mime::header_len;
+use protocol::mime::{HEADER_END, header_len_from};
 
 use crate::check::CheckedMessage;
 use crate::edit::Field;
 
 /// A longer header is not read as a whole.
 pub const HEADER_OCTETS_MAX: usize = 1 << 20;
-/// The end of the last field, and the empty line.
-const END: &[u8] = b"\r\n\r\n";
-
-/// The length of the header, without the empty line after it. None if these first bytes of a message
-/// do not contain its end; `is_whole` says that there are no more, and then they are the header.
-pub fn header_len(start: &[u8], is_whole: bool) -> Option<usize> {
-    header_len_from(start, 0, is_whole)
-}
-
-/// The same, where the end does not begin before `searched`.
-fn header_len_from(start: &[u8], searched: usize, is_whole: bool) -> Option<usize> {
-    if start.starts_with(b"\r\n") {
-        return Some(0);
-    }
-    let end = memmem::find(&start[searched..], END).map(|end| searched + end + 2);
-    end.or(is_whole.then_some(start.len()))
-}
 
 /// Reads the header of the content, without the empty line after it. None: it has more than
 /// [`HEADER_OCTETS_MAX`].
@@ -56,7 +41,7 @@ async fn read_start(message: &mut dyn CheckedMessage) -> io::Result<HeaderStart>
     loop {
         let chunk = message.read_content(octets.len() as u64).await?;
         // What was searched before needs no second look, but for an end that was cut.
-        let searched = octets.len().saturating_sub(END.len() - 1);
+        let searched = octets.len().saturating_sub(HEADER_END.len() - 1);
         // In most messages the header is at hand as a whole, and what follows it is not copied.
         let at_hand = if octets.is_empty() { header_len(chunk, false) } else { None };
         octets.extend_from_slice(&chunk[..at_hand.unwrap_or(chunk.len()).min(HEADER_OCTETS_MAX + 1)]);
@@ -198,14 +183,5 @@ mod tests {
         assert_eq!(inserted(4), (format!("{HEADER}X: y\r\n"), true, 0));
         assert_eq!(inserted(6), (HEADER.into(), false, 2));
         assert_eq!(fields(HEADER.as_bytes()).nth(1), Some(&b"B: 2\r\n\tfolded\r\n"[..]));
-    }
-
-    #[test]
-    fn the_header_ends_before_the_empty_line() {
-        assert_eq!(header_len(b"A: 1\r\n\r\nbody\r\n\r\n", false), Some(6));
-        assert_eq!(header_len(b"\r\nbody", false), Some(0));
-        assert_eq!(header_len(b"A: 1\r\n", false), None);
-        assert_eq!(header_len(b"A: 1\r\n", true), Some(6));
-        assert_eq!(header_len(b"", true), Some(0));
     }
 }

@@ -11,24 +11,25 @@
 //! table whose entries lead in a circle does no harm. An address in the header without a domain gets the
 //! domain of the site. If a table is unavailable, the message is deferred.
 //!
-//! A key is the whole address, the address without its tag, or `@domain`; a table of patterns is only
-//! asked for the whole address. A value is an address, a name at the domain of the site, or `@domain`, which
-//! keeps the local part. The tag is kept if the key had none.
+//! `address_table.rs` has the keys and values of a table. `generic.rs` rewrites addresses on the way out.
 
+mod address_table;
 mod check;
+mod generic;
 mod header_addresses;
 mod masquerade;
 
 use std::sync::Arc;
 
+use lookup::Table;
 use lookup::directory::RecipientDirectory;
-use lookup::{LookupAnswer, Table};
 use mail::{Address, Networks};
 
 pub use check::HeaderRewriting;
+pub use generic::{GenericMessage, GenericTable};
 pub use masquerade::{MasqueradeDomain, MasqueradeSettings};
 
-use crate::address_keys::AddressKeys;
+use address_table::{AddressTable, TableKind};
 
 /// What an address is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,16 +105,15 @@ impl AddressRewriter {
         for (table, classes) in &self.tables {
             let concerned: Vec<usize> =
                 (0..addresses.len()).filter(|number| classes.contains(&addresses[*number].1)).collect();
-            let mut keys = Vec::with_capacity(concerned.len());
-            for number in &concerned {
-                keys.push(AddressKeys::of(&addresses[*number].0, &**table, &self.directory).await);
-            }
-            let texts: Vec<&str> = keys.iter().flat_map(|keys| keys.texts.iter().map(String::as_str)).collect();
-            let answers = if texts.is_empty() { Vec::new() } else { table.lookup(&texts).await };
-            let mut answers = answers.into_iter();
-            for (number, keys) in concerned.into_iter().zip(keys) {
-                let own: Vec<LookupAnswer> = answers.by_ref().take(keys.texts.len()).collect();
-                if let Some(found) = self.canonical(&addresses[number].0, &keys, own)? {
+            let asked: Vec<&Address> = concerned.iter().map(|number| &addresses[*number].0).collect();
+            let table = AddressTable {
+                table: &**table,
+                kind: TableKind::Canonical,
+                directory: &self.directory,
+                origin: &self.origin,
+            };
+            for (number, found) in concerned.into_iter().zip(table.look_up(&asked).await?) {
+                if let Some(found) = found {
                     addresses[number].0 = found;
                 }
             }
@@ -124,36 +124,5 @@ impl AddressRewriter {
             }
         }
         Ok(())
-    }
-
-    /// The address that the first key found gives. What is no address changes nothing.
-    fn canonical(
-        &self,
-        address: &Address,
-        keys: &AddressKeys,
-        answers: Vec<LookupAnswer>,
-    ) -> Result<Option<Address>, String> {
-        for (number, answer) in answers.into_iter().enumerate() {
-            match answer {
-                LookupAnswer::NotFound => {}
-                LookupAnswer::Unavailable(why) | LookupAnswer::Unconfirmed(why) => return Err(why),
-                LookupAnswer::Found(values) => {
-                    let tag = if keys.untagged == Some(number) { &*keys.tag } else { "" };
-                    return Ok(values.first().and_then(|value| self.value_address(address, value.trim(), tag)));
-                }
-            }
-        }
-        Ok(None)
-    }
-
-    fn value_address(&self, address: &Address, value: &str, tag: &str) -> Option<Address> {
-        if let Some(domain) = value.strip_prefix('@') {
-            return Address::new(&address.unquoted_local_part(), domain).ok();
-        }
-        let found = Address::parse_lenient(value, Some(&self.origin)).ok()?;
-        match tag {
-            "" => Some(found),
-            tag => Address::new(&(found.unquoted_local_part() + tag), found.domain()).ok(),
-        }
     }
 }

@@ -29,6 +29,8 @@ pub struct BodyFlags {
 /// A leased range: the message with CRLF line ends, not dot-stuffed.
 #[derive(Clone)]
 pub struct Body {
+    /// What stands in memory for the first bytes; the range is what follows it.
+    start: Option<Arc<[u8]>>,
     source: Arc<dyn ByteSource>,
     offset: u64,
     len: u64,
@@ -55,7 +57,22 @@ pub enum BodyError {
 impl Body {
     /// A lease on `len` bytes of `source` from `offset`; `digest` is their CRC-32C.
     pub fn new(source: Arc<dyn ByteSource>, offset: u64, len: u64, digest: u32, flags: BodyFlags) -> Self {
-        Body { source, offset, len, digest, flags }
+        Body { start: None, source, offset, len, digest, flags }
+    }
+
+    /// The same message with other bytes, in memory, for its first `stored` ones; `digest` is the CRC-32C of
+    /// all of it. No line of `start` may begin with a dot unless one did before.
+    pub fn with_start(&self, stored: u64, start: Vec<u8>, digest: u32) -> Body {
+        debug_assert!(self.start.is_none(), "a start is replaced once");
+        let stored = stored.min(self.len);
+        Body {
+            source: self.source.clone(),
+            offset: self.offset + stored,
+            len: self.len - stored + start.len() as u64,
+            digest,
+            flags: BodyFlags { eight_bit: self.flags.eight_bit || !start.is_ascii(), ..self.flags },
+            start: Some(start.into()),
+        }
     }
 
     /// The size of the message in bytes.
@@ -78,7 +95,12 @@ impl Body {
         self.flags
     }
 
-    /// The file and the offset of the body in it, for zero-copy calls.
+    /// The bytes in memory that stand for the first ones; mostly there are none.
+    pub fn start(&self) -> &[u8] {
+        self.start.as_deref().unwrap_or_default()
+    }
+
+    /// The file, and the offset in it of what follows [`start`](Body::start), for zero-copy calls.
     pub fn file_range(&self) -> Option<(&File, u64)> {
         self.source.file().map(|file| (file, self.offset))
     }
@@ -88,9 +110,9 @@ impl Body {
     pub fn read_at(&self, buffer: &mut [u8], position: u64) -> io::Result<usize> {
         let left = self.len.saturating_sub(position);
         let wanted = buffer.len().min(usize::try_from(left).unwrap_or(usize::MAX));
-        let mut filled = 0;
+        let mut filled = self.read_start(&mut buffer[..wanted], position);
         while filled < wanted {
-            let place = self.offset + position + filled as u64;
+            let place = self.offset + position + filled as u64 - self.start().len() as u64;
             match self.source.read_at(&mut buffer[filled..wanted], place) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(n) => filled += n,
@@ -99,6 +121,16 @@ impl Body {
             }
         }
         Ok(filled)
+    }
+
+    /// Fills `buffer` from `position` within [`start`](Body::start); returns the number of bytes read, which
+    /// is 0 behind it.
+    pub fn read_start(&self, buffer: &mut [u8], position: u64) -> usize {
+        let start = usize::try_from(position).ok().and_then(|position| self.start().get(position..));
+        let start = start.unwrap_or_default();
+        let count = start.len().min(buffer.len());
+        buffer[..count].copy_from_slice(&start[..count]);
+        count
     }
 }
 
@@ -133,6 +165,21 @@ mod tests {
         assert_eq!(body.read_at(&mut buffer, 1).unwrap(), 4);
         assert_eq!(&buffer[..4], b"3456");
         assert_eq!(body.read_at(&mut buffer, 5).unwrap(), 0);
+    }
+
+    #[test]
+    fn a_replaced_start_is_followed_by_the_rest_of_the_range() {
+        let source: Arc<dyn ByteSource> = Arc::new(b"..abcdef..".to_vec());
+        let body = Body::new(source, 2, 6, 0, BodyFlags::default()).with_start(2, "\u{fc}-A".into(), 7);
+        let (all, octets) = ("\u{fc}-Acdef".as_bytes(), body.len() as usize);
+        assert_eq!((octets, body.digest(), body.flags().eight_bit), (all.len(), 7, true));
+        for first in 0..=octets {
+            for count in 0..=octets + 1 - first {
+                let mut buffer = vec![0; count];
+                let read = body.read_at(&mut buffer, first as u64).unwrap();
+                assert_eq!(&buffer[..read], &all[first..octets.min(first + count)], "{count} from {first}");
+            }
+        }
     }
 
     #[test]

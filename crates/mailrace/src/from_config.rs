@@ -5,6 +5,7 @@
 mod access;
 mod content_checks;
 mod external_filters;
+mod generic;
 mod greylist;
 mod host_names;
 mod reports;
@@ -23,7 +24,7 @@ use control::api::ApiSettings;
 use control::{AddressExplainer, ConfigDocument, ControlParts, ControlTables};
 use delivery::bounce::{NoticeLimiter, NoticeLimits, NoticeSigner};
 use delivery::pipe::PipeConfig;
-use delivery::remote::RemoteDeliveryConfig;
+use delivery::remote::{GenericRewriter, RemoteDeliveryConfig};
 use filter::access::AccessRules;
 use filter::content::ContentAction;
 use intake::{DomainMatcher, IntakeContext, ThrottledLog};
@@ -58,6 +59,7 @@ pub use self::srs::{reload_srs_secrets, rewritten_senders, srs_rewriter};
 pub use access::{DnsblLists, compile_access_rules};
 pub use content_checks::{address_rewriter, content_checks};
 pub use external_filters::external_filters;
+use generic::generic_rewriter;
 pub use greylist::{greylist_check, greylist_file};
 pub use host_names::DnsHostNames;
 
@@ -318,8 +320,8 @@ fn own_addresses(config: &Config) -> Vec<IpAddr> {
     all.filter(|address| !address.is_unspecified() && !address.is_loopback()).collect()
 }
 
-/// The transports.
-pub fn transports(config: &Config, tables: &OpenTables) -> Transports {
+/// The transports. The directory belongs to the same configuration.
+pub fn transports(config: &Config, tables: &OpenTables, directory: &Arc<RecipientDirectory>) -> Transports {
     let slower_than = config.queues.iter().find_map(|queue| queue.adopt.as_ref()).map(|adopt| adopt.slower_than);
     let system_roots = TrustedRoots::of_system();
     let transport_config = |transport: &config::TransportSettings| {
@@ -337,7 +339,8 @@ pub fn transports(config: &Config, tables: &OpenTables) -> Transports {
             TransportKind::Error { .. } => return None,
             TransportKind::Smtp(smtp) => {
                 let slow_after = slower_than.unwrap_or(Duration::MAX);
-                let mut transport = smtp_transport_config(smtp, tables, slow_after, &system_roots);
+                let generic = generic_rewriter(config, smtp, tables, directory);
+                let mut transport = smtp_transport_config(smtp, tables, slow_after, &system_roots, generic);
                 // All nodes of a cluster deliver to the same next hops.
                 transport.limits.is_rate_shared = config.cluster.is_some();
                 transport.limits.shared_concurrency =
@@ -358,6 +361,7 @@ fn smtp_transport_config(
     tables: &OpenTables,
     slow_after: Duration,
     system_roots: &TrustedRoots,
+    generic: Option<Arc<dyn GenericRewriter>>,
 ) -> TransportConfig {
     let remote = RemoteDeliveryConfig {
         client: Arc::new(smtp.client.clone()),
@@ -365,6 +369,7 @@ fn smtp_transport_config(
         trusted_roots: smtp.tls_ca_file.as_deref().map_or_else(|| system_roots.clone(), TrustedRoots::in_file),
         connections: smtp.connections.clone(),
         logins: smtp.auth.as_ref().map(|auth| relay_logins(auth, tables)),
+        generic,
         slow_after,
     };
     TransportConfig { method: TransportMethod::Remote(Arc::new(remote)), limits: smtp.limits.clone() }
@@ -527,12 +532,12 @@ pub fn address_explainer(
     quotas: Option<Arc<MailboxQuotaChecker>>,
 ) -> AddressExplainer {
     AddressExplainer {
+        transports: transports(config, tables, &directory),
         directory,
         rules,
         rewritten_senders: rewritten_senders(config),
         tables: tables.iter().map(|(_, table)| table.clone()).collect(),
         router_config,
-        transports: transports(config, tables),
         quotas,
     }
 }

@@ -342,11 +342,11 @@ fn dispatcher_config(
     notices: NoticeConfig,
 ) -> DispatcherConfig {
     DispatcherConfig {
+        transports: from_config::transports(config, tables, &directory),
         directory,
         tables: tables.iter().map(|(_, table)| table.clone()).collect(),
         rules: Arc::new(rules),
         router,
-        transports: from_config::transports(config, tables),
         local_transports: from_config::local_transports(config, tables, quota_counter),
         notices,
         hostname: config.hostname.clone(),

@@ -134,6 +134,24 @@ example!(
 // ADDRESS_REWRITING_README, and what is not supported.
 example!(rewriting, [("/etc/postfix/regexp", "/^(.*)@old\\.example$/\n  $1@example.com\n")]);
 example!(
+    generic,
+    concat!(
+        "smtp inet n - y - - smtpd\nsmtp unix - - y - - smtp\ninside unix - - y - - smtp\n  -o smtp_generic_maps=\n",
+        "partners unix - - y - - smtp\n  -o smtp_generic_maps=hash:/etc/postfix/partners\n"
+    ),
+    [
+        (
+            "/etc/postfix/generic",
+            "alice@host.localdomain alice@isp.example\nfirst.last fl@isp.example\n@old.localdomain @isp.example\nbob |/bin/x\n"
+        ),
+        ("/etc/postfix/partners", "@host.localdomain office@isp.example\n"),
+        (
+            "/etc/postfix/transport",
+            "inside.example inside:[192.0.2.1]\npartner.example partners:\nother.example smtp:[192.0.2.2]\n"
+        ),
+    ]
+);
+example!(
     content,
     [
         (

@@ -11,21 +11,23 @@ use crate::file_range::{self, FileRange};
 /// Fills the buffer from `position` of the body if the bytes are cached; returns whether they were.
 /// The body must have that many bytes from there.
 pub fn read_if_cached(body: &Body, buffer: &mut [u8], position: u64) -> io::Result<bool> {
-    match body.file_range() {
-        Some((file, offset)) => {
-            FileRange { file, offset: offset + position, octets: buffer.len() as u64 }.read_if_cached(buffer)
-        }
-        None => body.read_at(buffer, position).map(|_| true),
-    }
+    let Some((file, offset)) = body.file_range() else {
+        return body.read_at(buffer, position).map(|_| true);
+    };
+    let in_memory = body.read_start(buffer, position);
+    let rest = &mut buffer[in_memory..];
+    let offset = offset + position.saturating_sub(body.start().len() as u64);
+    FileRange { file, offset, octets: rest.len() as u64 }.read_if_cached(rest)
 }
 
 /// Whether a range of the body can be read without waiting. A page may be evicted before it is
 /// read; then one read waits.
 pub fn is_cached(body: &Body, position: u64, octets: u64) -> io::Result<bool> {
-    match body.file_range() {
-        Some((file, offset)) => FileRange { file, offset: offset + position, octets }.is_cached(),
-        None => Ok(true),
-    }
+    let Some((file, offset)) = body.file_range() else { return Ok(true) };
+    let start = body.start().len() as u64;
+    let in_memory = start.saturating_sub(position).min(octets);
+    let offset = offset + position.saturating_sub(start);
+    FileRange { file, offset, octets: octets - in_memory }.is_cached()
 }
 
 /// Reads a range of the body on a blocking thread.
@@ -126,6 +128,19 @@ mod tests {
         let (body, _, file) = body_on_disk();
         assert!(holds_without_cache(&file, || !is_cached(&body, 0, OCTETS as u64).unwrap()));
         assert!(holds_without_cache(&file, || !read_if_cached(&body, &mut [0; 100], 200_000).unwrap()));
+    }
+
+    #[test]
+    fn a_start_in_memory_is_read_with_what_follows_it_in_the_file() {
+        let (body, bytes, _) = body_on_disk();
+        let body = body.with_start(7, b"new".to_vec(), 0);
+        let expected = [b"new", &bytes[7..]].concat();
+        for (first, count) in [(0, 3), (0, 10), (2, 1), (2, 5), (3, 5), (10, 0)] {
+            let mut found = vec![0; count];
+            assert!(is_cached(&body, first as u64, count as u64).unwrap());
+            assert!(read_if_cached(&body, &mut found, first as u64).unwrap());
+            assert_eq!(found, expected[first..first + count], "{count} from {first}");
+        }
     }
 
     #[test]

@@ -9,6 +9,6 @@ mod lines;
 pub mod seven_bit;
 mod walker;
 
-pub use header::{ContentKind, DeclaredEncoding, FieldKind, PartHeader};
+pub use header::{ContentKind, DeclaredEncoding, FieldKind, HEADER_END, PartHeader, header_len, header_len_from};
 pub use lines::{FRAGMENT_OCTETS_MAX, LineFragment};
 pub use walker::{DEPTH_MAX, PARTS_MAX, PartLimitError, PartVisitor, PartWalker, Structure};

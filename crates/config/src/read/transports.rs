@@ -245,6 +245,8 @@ fn smtp(mut section: Section<'_, '_>, flavor: MailProtocol, context: TransportCo
             ..defaults.endpoints
         },
         auth: relay_auth(&mut section, &tls, context.tables, context.data_dir),
+        generic: take_reference(&mut section, "generic", "[[table]]", context.tables)
+            .map(|table| table.into_inner().into()),
         client,
         tls: tls.options,
         tls_ca_file: tls.ca_file,

@@ -22,42 +22,36 @@ use super::address_rotation::AddressRotation;
 use super::connect::{ConnectFailure, open_session};
 use super::connection::{ConnectionEvent, RemoteConnection, SlowDetector};
 use super::content::ContentSender;
+use super::generic::{self, AddressChanges};
 use super::login;
 use super::outcome::{self, SessionFacts, local_error_reply};
-use super::pool::{IdleConnection, SmtpConnectionPool};
+use super::pool::{IdleConnection, PreparedTask, SmtpConnectionPool};
 use super::seven_bit::UnconvertedMessage;
 use super::{ConnectionConfig, EightBitPolicy, NextHopFeedback, RemoteEvent, RemotePeer, RemoteTask, RemoteTaskResult};
 use crate::{DeliveryResult, verp};
 
 /// Runs a task on an idle connection or on a new one.
 pub(super) fn start<T: 'static>(pool: &Rc<SmtpConnectionPool<T>>, task: RemoteTask<T>) {
-    match &task.next_hop.config.logins {
-        Some(_) => drop(tokio::task::spawn_local(find_login(pool.clone(), Box::new(task)))),
-        None => assign_or_run(pool, Box::new(task)),
+    let config = &task.next_hop.config;
+    match (&config.logins, &config.generic) {
+        (None, None) => assign_or_run(pool, Box::new(PreparedTask { task, changes: AddressChanges::default() })),
+        _ => drop(tokio::task::spawn_local(prepare_and_start(pool.clone(), Box::new(task)))),
     }
 }
 
-fn assign_or_run<T: 'static>(pool: &Rc<SmtpConnectionPool<T>>, task: Box<RemoteTask<T>>) {
-    if let Some(task) = pool.assign(task) {
-        tokio::task::spawn_local(run(pool.clone(), task));
+fn assign_or_run<T: 'static>(pool: &Rc<SmtpConnectionPool<T>>, prepared: Box<PreparedTask<T>>) {
+    if let Some(prepared) = pool.assign(prepared) {
+        tokio::task::spawn_local(run(pool.clone(), prepared));
     }
 }
 
-/// Starts the task with the login of its sender.
-async fn find_login<T: 'static>(pool: Rc<SmtpConnectionPool<T>>, mut task: Box<RemoteTask<T>>) {
+/// Starts the task with the login of its sender, and with the addresses that the next hop gets.
+async fn prepare_and_start<T: 'static>(pool: Rc<SmtpConnectionPool<T>>, mut task: Box<RemoteTask<T>>) {
     // Counted like the connection that it is about to need.
     let _life = pool.guard_connection();
-    let found = match &task.next_hop.config.logins {
-        Some(logins) => login::logged_in(&task.next_hop, logins, task.envelope.sender.as_ref()).await,
-        None => Ok(task.next_hop.clone()),
-    };
-    match found {
-        Ok(next_hop) => {
-            task.next_hop = next_hop;
-            assign_or_run(&pool, task);
-        }
-        Err(why) => {
-            let outcome = Outcome::Deferred(outcome::login_failed_reply(why));
+    match prepare(&mut task).await {
+        Ok(changes) => assign_or_run(&pool, Box::new(PreparedTask { task: *task, changes })),
+        Err(outcome) => {
             let result = DeliveryResult::Outcomes(vec![outcome; task.recipients.len()]);
             let end = TaskEnd { result, feedback: NextHopFeedback::Unknown, peer: None, proof: None };
             pool.report(RemoteEvent::Finished(end.into_result(*task)));
@@ -65,24 +59,49 @@ async fn find_login<T: 'static>(pool: Rc<SmtpConnectionPool<T>>, mut task: Box<R
     }
 }
 
-async fn run<T>(pool: Rc<SmtpConnectionPool<T>>, mut task: Box<RemoteTask<T>>) {
+/// Finds the login of the original sender, and rewrites the addresses. Err: the outcome for all recipients.
+async fn prepare<T>(task: &mut RemoteTask<T>) -> Result<AddressChanges, Outcome> {
+    let config = task.next_hop.config.clone();
+    if let Some(logins) = &config.logins {
+        let found = login::logged_in(&task.next_hop, logins, task.envelope.sender.as_ref()).await;
+        task.next_hop = found.map_err(|why| Outcome::Deferred(outcome::login_failed_reply(why)))?;
+    }
+    let Some(rewriter) = &config.generic else { return Ok(AddressChanges::default()) };
+    let (changes, body) = generic::rewrite(&**rewriter, &envelope_addresses(task), &task.body).await?;
+    task.body = body;
+    Ok(changes)
+}
+
+/// All addresses that transactions of the task have, each once for each sender and recipient.
+fn envelope_addresses<T>(task: &RemoteTask<T>) -> Vec<Address> {
+    let mut addresses: Vec<Address> = Vec::with_capacity(task.recipients.len() + 1);
+    for recipient in task.recipients.iter().map(|ordinal| &task.envelope.recipients[*ordinal as usize]) {
+        let sender = transaction_sender(task, recipient).filter(|sender| !addresses.contains(sender));
+        addresses.extend(sender);
+        addresses.push(recipient.address.clone());
+    }
+    addresses
+}
+
+async fn run<T>(pool: Rc<SmtpConnectionPool<T>>, mut prepared: Box<PreparedTask<T>>) {
     let _life = pool.guard_connection();
-    let slot = IdleConnection::new(&task.next_hop);
+    let slot = IdleConnection::new(&prepared.task.next_hop);
     let mut reused = None;
     loop {
+        let task = &prepared.task;
         let tell_slow = || pool.report(RemoteEvent::Slow { next_hop: task.next_hop.clone() });
         let tell_tls = |peer: &RemotePeer, failure| {
-            tls_session(&task, peer, failure).into_iter().for_each(|session| pool.report(RemoteEvent::Tls(session)));
+            tls_session(task, peer, failure).into_iter().for_each(|session| pool.report(RemoteEvent::Tls(session)));
         };
         let tell_policy = || {
-            let failures = reported_domain(&task).into_iter().flat_map(|domain| {
+            let failures = reported_domain(task).into_iter().flat_map(|domain| {
                 task.next_hop.tls_failures.iter().map(|failure| failure.session(domain)).collect::<Vec<_>>()
             });
             failures.for_each(|session| pool.report(RemoteEvent::Tls(session)));
         };
         let may_send = || (pool.fence)(task.id);
         let observer = TaskObserver { slow: &tell_slow, tls: &tell_tls, policy: &tell_policy, may_send: &may_send };
-        let (end, kept) = TaskRun::new(&task, &pool.rotation, observer).run(reused).await;
+        let (end, kept) = TaskRun::new(&prepared, &pool.rotation, observer).run(reused).await;
         let hop = task.next_hop.clone();
         let ConnectionConfig { messages_per_connection_max, idle_connections_max, idle_time_max, .. } =
             hop.config.connections;
@@ -99,11 +118,11 @@ async fn run<T>(pool: Rc<SmtpConnectionPool<T>>, mut task: Box<RemoteTask<T>>) {
             }
             None => None,
         };
-        pool.report(RemoteEvent::Finished(end.into_result(*task)));
+        pool.report(RemoteEvent::Finished(end.into_result(prepared.task)));
         let Some(mut kept) = kept else { return };
         let until = Instant::now() + idle_time_max;
         match slot.wait(|context| kept.poll_idle_end(until, context)).await {
-            Some(next) => (task, reused) = (next, Some(kept)),
+            Some(next) => (prepared, reused) = (next, Some(kept)),
             None => {
                 pool.remove_idle(&hop, &slot);
                 return kept.quit().await;
@@ -170,6 +189,7 @@ fn reported_domain<T>(task: &RemoteTask<T>) -> Option<&str> {
 /// A running task.
 struct TaskRun<'a, T> {
     task: &'a RemoteTask<T>,
+    changes: &'a AddressChanges,
     rotation: &'a AddressRotation,
     content: ContentSender,
     slow_detector: SlowDetector<'a>,
@@ -191,9 +211,11 @@ enum TransactionEnd {
 }
 
 impl<'a, T> TaskRun<'a, T> {
-    fn new(task: &'a RemoteTask<T>, rotation: &'a AddressRotation, observer: TaskObserver<'a>) -> Self {
+    fn new(prepared: &'a PreparedTask<T>, rotation: &'a AddressRotation, observer: TaskObserver<'a>) -> Self {
+        let PreparedTask { task, changes } = prepared;
         TaskRun {
             task,
+            changes,
             rotation,
             content: ContentSender::new(task.body.clone()),
             slow_detector: SlowDetector::new(task.next_hop.config.slow_after, observer.slow),
@@ -377,13 +399,16 @@ impl<'a, T> TaskRun<'a, T> {
         let first = left.clone().next();
         let is_forwarded = first.is_some_and(|first| first.is_forwarded);
         let left = left.take_while(|recipient| recipient.is_forwarded == is_forwarded);
-        let count = extensions.fitting_recipient_count(left.clone().map(|recipient| &recipient.address));
-        let recipients: Vec<TransactionRecipient> = left.take(count).map(recipient).collect();
+        let left_addresses = left.clone().map(|recipient| self.changes.outgoing(&recipient.address));
+        let count = extensions.fitting_recipient_count(left_addresses);
+        let recipients: Vec<TransactionRecipient> =
+            left.take(count).map(|recipient| transaction_recipient(recipient, self.changes)).collect();
         let sender = first.and_then(|first| transaction_sender(task, first));
+        let sender = sender.map(|sender| self.changes.outgoing(&sender).clone());
         let eight_bit = task.body.flags().eight_bit;
         let addresses = recipients.iter().map(|recipient| &recipient.address).chain(&sender);
         let is_ascii = addresses.into_iter().all(Address::is_ascii);
-        let smtputf8 = !is_ascii || envelope.smtputf8 && eight_bit;
+        let smtputf8 = !is_ascii || self.changes.needs_smtputf8 || envelope.smtputf8 && eight_bit;
         let (content, body_type) = self.describe_content(connection, sender.is_none(), smtputf8).await?;
         Ok(Transaction {
             content,
@@ -456,9 +481,9 @@ fn forwarded_client<T>(task: &RemoteTask<T>) -> ForwardedClient {
     ForwardedClient { address: client.address, helo: client.helo.clone(), ident: task.id.to_string().into() }
 }
 
-fn recipient(recipient: &mail::Recipient) -> TransactionRecipient {
+fn transaction_recipient(recipient: &Recipient, changes: &AddressChanges) -> TransactionRecipient {
     TransactionRecipient {
-        address: recipient.address.clone(),
+        address: changes.outgoing(&recipient.address).clone(),
         notify: recipient.notify,
         orcpt: recipient.orcpt.as_deref().and_then(|orcpt| CommandArgument::new(orcpt).ok()),
     }

@@ -2,7 +2,7 @@
 //!
 //! | body | method |
 //! |---|---|
-//! | large, stored in the form to be sent | `sendfile`, together with the commands before it |
+//! | large, stored in the form to be sent | `sendfile`, together with the commands, and a rewritten header, before it |
 //! | converted to 7 bits, for this server | piece by piece ([`super::seven_bit`]) |
 //! | other | copied through a window shared by all connections of the thread |
 //!
@@ -13,6 +13,7 @@
 //! bytes are not in memory, the result is [`SendStep::NotInMemory`], and [`ContentSender::fetch`]
 //! waits for the disk on another thread.
 
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::io::{self, IoSlice};
 use std::ops::Range;
@@ -106,7 +107,8 @@ impl ContentSender {
     /// Starts again from the first byte, in this form. Uses sendfile if the body has more octets
     /// than `sendfile_above` and nothing prevents it.
     pub(super) fn rewind(&mut self, form: DotStuffing, outbound: &OutboundConnection, sendfile_above: Option<u64>) {
-        let is_large = sendfile_above.is_some_and(|octets| self.body.len() > octets);
+        let stored = self.body.len() - self.body.start().len() as u64;
+        let is_large = sendfile_above.is_some_and(|octets| stored > octets);
         let mut conversion = std::mem::replace(&mut self.conversion, Conversion::Unprepared);
         let method = match form {
             _ if conversion.rewind(form) => SendMethod::Converted,
@@ -209,9 +211,9 @@ impl ContentSender {
     /// Reads the bytes that were missing.
     pub(super) async fn fetch(&mut self) -> Result<(), BodyError> {
         if self.method == SendMethod::Sendfile {
-            let octets = self.file_window();
-            prefetch_from_disk(&self.body, self.sent, octets).await?;
-            self.in_memory_until = self.sent + octets;
+            let range = self.file_window();
+            prefetch_from_disk(&self.body, range.start, range.end - range.start).await?;
+            self.in_memory_until = range.end;
         } else {
             let (start, octets) = match &self.conversion {
                 Conversion::Prepared { content, is_used: true } => content.needed_input(&self.body),
@@ -222,8 +224,10 @@ impl ContentSender {
         Ok(())
     }
 
-    fn file_window(&self) -> u64 {
-        (self.body.len() - self.sent).min(FILE_WINDOW_OCTETS)
+    /// The next octets of the body that are in the file.
+    fn file_window(&self) -> Range<u64> {
+        let start = self.sent.max(self.body.start().len() as u64);
+        start..self.body.len().min(start + FILE_WINDOW_OCTETS)
     }
 
     fn poll_send_file(
@@ -232,17 +236,26 @@ impl ContentSender {
         output: &SmtpClientOutput<'_>,
         context: &mut Context<'_>,
     ) -> Poll<io::Result<SendStep>> {
-        if self.in_memory_until <= self.sent {
-            let octets = self.file_window();
-            match is_cached(&self.body, self.sent, octets) {
-                Ok(true) => self.in_memory_until = self.sent + octets,
+        let window = self.file_window();
+        if self.in_memory_until <= window.start {
+            match is_cached(&self.body, window.start, window.end - window.start) {
+                Ok(true) => self.in_memory_until = window.end,
                 Ok(false) => return Poll::Ready(Ok(SendStep::NotInMemory)),
                 Err(error) => return Poll::Ready(Ok(SendStep::Damaged(error.into()))),
             }
         }
         let (file, offset) = self.body.file_range().expect("only a body in a file is sent by sendfile");
-        let range = FileRange { file, offset: offset + self.sent, octets: self.in_memory_until - self.sent };
-        match ready!(outbound.poll_send_file(output.head, range, context)) {
+        let start = self.body.start();
+        let range = FileRange {
+            file,
+            offset: offset + window.start - start.len() as u64,
+            octets: self.in_memory_until - window.start,
+        };
+        let head = match start.get(self.sent as usize..) {
+            None | Some([]) => Cow::Borrowed(output.head),
+            Some(unsent) => Cow::Owned([output.head, unsent].concat()),
+        };
+        match ready!(outbound.poll_send_file(&head, range, context)) {
             Ok(sent) => {
                 self.sent += sent.saturating_sub(output.head.len()) as u64;
                 Poll::Ready(Ok(SendStep::Sent(sent as u64)))

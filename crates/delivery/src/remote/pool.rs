@@ -19,6 +19,7 @@ use protocol::smtp::client::SmtpCredentials;
 use tokio::sync::Notify;
 
 use super::address_rotation::AddressRotation;
+use super::generic::AddressChanges;
 use super::{NextHop, RemoteEvent, RemotePeer, RemoteTask};
 use crate::MessageFence;
 
@@ -58,9 +59,17 @@ pub(super) struct IdleConnection<T> {
     waker: Cell<Option<Waker>>,
 }
 
+/// A task that needs nothing more but a connection.
+pub(super) struct PreparedTask<T> {
+    /// With the login of its sender, and the header that is sent.
+    pub(super) task: RemoteTask<T>,
+    /// The addresses to send in place of others.
+    pub(super) changes: AddressChanges,
+}
+
 /// What an idle connection does next.
 enum IdleCommand<T> {
-    Run(Box<RemoteTask<T>>),
+    Run(Box<PreparedTask<T>>),
     Close,
 }
 
@@ -92,10 +101,10 @@ impl<T> SmtpConnectionPool<T> {
 
     /// Gives the task to an idle connection, or returns it if there is none. Connections with other
     /// settings are closed; those with other logins, or whose host had to prove something else, stay.
-    pub(super) fn assign(&self, task: Box<RemoteTask<T>>) -> Option<Box<RemoteTask<T>>> {
+    pub(super) fn assign(&self, prepared: Box<PreparedTask<T>>) -> Option<Box<PreparedTask<T>>> {
         let mut idle = self.idle.borrow_mut();
-        let Some(entries) = idle.get_mut(&task.next_hop.name) else { return Some(task) };
-        let hop = &task.next_hop;
+        let hop = &prepared.task.next_hop;
+        let Some(entries) = idle.get_mut(&hop.name) else { return Some(prepared) };
         let usable = |entry: &IdleEntry<T>| {
             let is_same = entry.slot.login.as_ref() == hop.login() && hop.allows(&entry.peer);
             is_same || entry.slot.config_version != hop.config_version
@@ -104,12 +113,12 @@ impl<T> SmtpConnectionPool<T> {
             let slot = entries.remove(place).slot;
             self.idle_count.set(self.idle_count.get() - 1);
             if slot.config_version == hop.config_version {
-                slot.send_command(IdleCommand::Run(task));
+                slot.send_command(IdleCommand::Run(prepared));
                 return None;
             }
             slot.send_command(IdleCommand::Close);
         }
-        Some(task)
+        Some(prepared)
     }
 
     /// Adds an idle connection if there are fewer than `idle_max`. If there is no room, the
@@ -182,7 +191,7 @@ impl<T> IdleConnection<T> {
     pub(super) async fn wait(
         &self,
         mut poll_end: impl FnMut(&mut Context<'_>) -> Poll<()>,
-    ) -> Option<Box<RemoteTask<T>>> {
+    ) -> Option<Box<PreparedTask<T>>> {
         poll_fn(|context| match self.command.take() {
             Some(IdleCommand::Run(task)) => Poll::Ready(Some(task)),
             Some(IdleCommand::Close) => Poll::Ready(None),

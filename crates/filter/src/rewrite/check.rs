@@ -1,12 +1,11 @@
 //! Rewrites the sender and the addresses in the header at the end of a message, after the content rules
 //! and before signatures.
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use mail::{Address, EnhancedCode, OperatorLog, Reply};
 
-use super::header_addresses::{address_places, class_of};
+use super::header_addresses::{HeaderAddress, header_addresses};
 use super::{AddressClass, AddressRewriter, RewriteSettings};
 use crate::check::{
     Check, CheckFactory, CheckFuture, CheckOrder, CheckedMessage, Decision, Origin, Refusal, SessionInfo, Submitter,
@@ -32,14 +31,6 @@ pub struct HeaderRewriting {
     pub settings: RewriteSettings,
     /// Where unavailable tables are logged.
     pub log: Arc<dyn OperatorLog>,
-}
-
-/// An address in the header: its place in the content.
-struct HeaderAddress {
-    place: Range<u64>,
-    address: Address,
-    /// It is written without a domain.
-    is_completed: bool,
 }
 
 impl HeaderRewriting {
@@ -91,22 +82,7 @@ impl HeaderRewriting {
         message: &mut dyn CheckedMessage,
     ) -> Result<Vec<(HeaderAddress, AddressClass)>, String> {
         let header = header::read_as_far_as_allowed(message).await.map_err(|error| error.to_string())?;
-        let (mut start, mut found) = (0, Vec::new());
-        for field in header::fields(&header) {
-            let field_start = start;
-            start += field.len();
-            let Some(colon) = field.iter().position(|octet| *octet == b':') else { continue };
-            let name = String::from_utf8_lossy(field[..colon].trim_ascii_end());
-            let Some(class) = class_of(&name) else { continue };
-            for place in address_places(&field[colon + 1..]) {
-                let text = String::from_utf8_lossy(&field[colon + 1..][place.clone()]);
-                let Ok(address) = Address::parse_lenient(&text, Some(&self.rewriter.origin)) else { continue };
-                let first = (field_start + colon + 1 + place.start) as u64;
-                let place = first..first + place.len() as u64;
-                let is_completed = !text.contains('@');
-                found.push((HeaderAddress { place, address, is_completed }, class));
-            }
-        }
+        let mut found = header_addresses(&header, &self.rewriter.origin);
         found.truncate(ADDRESSES_MAX);
         Ok(found)
     }

@@ -3,13 +3,46 @@
 
 use std::ops::Range;
 
+use mail::Address;
+
 use super::AddressClass;
+use crate::header;
 
 const SENDERS: [&str; 5] = ["From", "Sender", "Reply-To", "Resent-From", "Resent-Sender"];
 const RECIPIENTS: [&str; 6] = ["To", "Cc", "Bcc", "Resent-To", "Resent-Cc", "Resent-Bcc"];
 
+/// An address in a header.
+pub(super) struct HeaderAddress {
+    /// Its octets, from the start of the header.
+    pub(super) place: Range<u64>,
+    pub(super) address: Address,
+    /// It is written without a domain.
+    pub(super) is_completed: bool,
+}
+
+/// The addresses in a header, in order. Those without a domain are at `origin`.
+pub(super) fn header_addresses(header: &[u8], origin: &str) -> Vec<(HeaderAddress, AddressClass)> {
+    let (mut start, mut found) = (0, Vec::new());
+    for field in header::fields(header) {
+        let field_start = start;
+        start += field.len();
+        let Some(colon) = field.iter().position(|octet| *octet == b':') else { continue };
+        let name = String::from_utf8_lossy(field[..colon].trim_ascii_end());
+        let Some(class) = class_of(&name) else { continue };
+        for place in address_places(&field[colon + 1..]) {
+            let text = String::from_utf8_lossy(&field[colon + 1..][place.clone()]);
+            let Ok(address) = Address::parse_lenient(&text, Some(origin)) else { continue };
+            let first = (field_start + colon + 1 + place.start) as u64;
+            let place = first..first + place.len() as u64;
+            let is_completed = !text.contains('@');
+            found.push((HeaderAddress { place, address, is_completed }, class));
+        }
+    }
+    found
+}
+
 /// The class of the addresses in a field of this name.
-pub(super) fn class_of(name: &str) -> Option<AddressClass> {
+fn class_of(name: &str) -> Option<AddressClass> {
     let is_in = |names: &[&str]| names.iter().any(|known| known.eq_ignore_ascii_case(name));
     match (is_in(&SENDERS), is_in(&RECIPIENTS)) {
         (true, _) => Some(AddressClass::HeaderSender),
@@ -19,7 +52,7 @@ pub(super) fn class_of(name: &str) -> Option<AddressClass> {
 }
 
 /// The places of the addresses in the value of a field, in order.
-pub(super) fn address_places(value: &[u8]) -> Vec<Range<usize>> {
+fn address_places(value: &[u8]) -> Vec<Range<usize>> {
     let mut reader = AddressReader { value, position: 0, found: Vec::new(), mailbox: Mailbox::default() };
     while reader.position < value.len() {
         reader.read_next();

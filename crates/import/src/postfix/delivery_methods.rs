@@ -213,6 +213,10 @@ impl Conversion<'_> {
         }
         for (name, value) in &service.overrides {
             let value = self.values.expand(value);
+            if let Some((key, value)) = self.own_generic_maps(&service.command, name, &value) {
+                settings.push((key, value, from.clone()));
+                continue;
+            }
             match limits::client_setting(name, &value) {
                 Some((key, value)) => settings.push((key.into(), value, from.clone())),
                 None if CLIENT_NOT_NEEDED.contains(&name.as_str()) => {}

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::config_draft::{NewFile, TomlSection, quoted, quoted_list};
 use super::main_cf::MainCf;
-use super::map_text::{self, TableUse};
+use super::map_text::{self, ConvertedText, TableUse};
 use super::sql::Database;
 use super::words::{braced, list};
 use super::{Conversion, ldap, mysql, sql};
@@ -169,9 +169,24 @@ impl Conversion<'_> {
     }
 
     fn write_text(&mut self, map_ref: &MapRef, entries: &[(String, String)], of_use: TableUse) -> Option<String> {
-        let written = map_text::convert_entries(entries, of_use, &self.site);
-        let path = self.add_file(&map_ref.name, "", written.text, false);
+        let mut written = map_text::convert_entries(entries, of_use, &self.site);
+        if of_use == TableUse::Generic {
+            // No address: mail that has the key waits, and does not leave with it.
+            written.deferred.iter().for_each(|key| written.text.push_str(&format!("{key:<31} @\n")));
+        }
+        let path = self.add_file(&map_ref.name, "", std::mem::take(&mut written.text), false);
         let name = file_name(&path);
+        match of_use {
+            TableUse::Generic => self.report_generic_entries(&written, map_ref, &path),
+            _ => self.report_deferred_entries(&written, map_ref, &path),
+        }
+        let block = TomlSection::new("[[table]]").comment(format!("From {}.", map_ref.text()));
+        let block = block.key("name", quoted(&name), "").key("type", quoted("text"), "");
+        self.draft.add(block.key("path", quoted(&path.to_string_lossy()), ""));
+        Some(name)
+    }
+
+    fn report_deferred_entries(&mut self, written: &ConvertedText, map_ref: &MapRef, path: &Path) {
         if let Some(first) = written.deferred.first() {
             self.draft.add_behavior_change(format!(
                 "Mail to {first}{} gets 451: the action in {} is not supported here; see the comments in {}.",
@@ -190,10 +205,27 @@ impl Conversion<'_> {
                 path.display()
             ));
         }
-        let block = TomlSection::new("[[table]]").comment(format!("From {}.", map_ref.text()));
-        let block = block.key("name", quoted(&name), "").key("type", quoted("text"), "");
-        self.draft.add(block.key("path", quoted(&path.to_string_lossy()), ""));
-        Some(name)
+    }
+
+    fn report_generic_entries(&mut self, written: &ConvertedText, map_ref: &MapRef, path: &Path) {
+        if let Some(first) = written.deferred.first() {
+            self.draft.add_behavior_change(format!(
+                "Mail with {first}{} waits in the queue when it leaves: the value in {} is not supported here; see the \
+                 comments in {}.",
+                and_more(written.deferred.len()),
+                map_ref.text(),
+                path.display()
+            ));
+        }
+        if written.unreadable > 0 {
+            self.draft.add_behavior_change(format!(
+                "Mail leaves with the addresses of {} entries of {}: their keys cannot be translated; see the comments \
+                 in {}.",
+                written.unreadable,
+                map_ref.text(),
+                path.display()
+            ));
+        }
     }
 
     /// The accounts of this machine.

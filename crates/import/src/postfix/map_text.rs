@@ -24,6 +24,8 @@ pub(super) enum TableUse {
     LocalAliases,
     /// Addresses and the one address that each becomes or that gets a copy (canonical(5), sender_bcc_maps).
     Canonical,
+    /// The same for addresses on the way out (generic(5)).
+    Generic,
     /// Existing names at local domains.
     LocalUsers,
     /// Actions of access(5) for clients, names or addresses; only for tables that are queried at
@@ -48,6 +50,7 @@ impl TableUse {
             TableUse::LocalUsers => "Mail to users of this machine that are not in another table gets 451",
             TableUse::Aliases | TableUse::LocalAliases => "Mail to all addresses of the domains that use it gets 451",
             TableUse::Canonical => "All mail whose addresses it would be asked for gets 451",
+            TableUse::Generic => "Mail that its transports send waits in the queue",
             TableUse::Access | TableUse::BodyLines => "All mail that its rule applies to gets 451",
             TableUse::Transports => "All mail waits in the queue",
             TableUse::SenderTransports => "Mail to other domains waits in the queue",
@@ -150,7 +153,7 @@ fn pattern_values(value: &str, of_use: TableUse, site: &SiteDomains) -> Result<S
             let targets: Vec<String> = words(value).iter().map(target).collect::<Result<_, _>>()?;
             if targets.is_empty() { Err("a line has no target") } else { Ok(targets.join(", ")) }
         }
-        TableUse::Canonical => target(&value.to_owned()),
+        TableUse::Canonical | TableUse::Generic => target(&value.to_owned()),
         TableUse::Mailboxes if value.contains([',', '"']) => Err("a mailbox folder contains a comma or a quote"),
         TableUse::Mailboxes | TableUse::Transports => Ok(value.to_owned()),
         _ => Ok(String::new()),
@@ -182,7 +185,7 @@ pub(super) fn keys(key: &str, of_use: TableUse, site: &SiteDomains) -> Result<Ve
         (_, true) if whole(key.to_owned()) => Ok(vec![key.to_owned()]),
         (_, true) => Err("the key is not an address"),
         // A local domain, which is in `Domains`.
-        (TableUse::Aliases | TableUse::Canonical | TableUse::Mailboxes | TableUse::Recipients, false)
+        (TableUse::Aliases | TableUse::Mailboxes | TableUse::Recipients, false)
             if key.contains('.') && !site.domains.iter().any(|d| d == key) =>
         {
             Ok(Vec::new())
@@ -190,8 +193,8 @@ pub(super) fn keys(key: &str, of_use: TableUse, site: &SiteDomains) -> Result<Ve
         (_, false) => {
             let at = |domain: &String| format!("{key}@{domain}");
             // virtual(5): a name also applies at the origin.
-            let origin = Some(&site.origin)
-                .filter(|it| matches!(of_use, TableUse::Aliases | TableUse::Canonical) && !site.domains.contains(it));
+            let has_origin = matches!(of_use, TableUse::Aliases | TableUse::Canonical | TableUse::Generic);
+            let origin = Some(&site.origin).filter(|it| has_origin && !site.domains.contains(it));
             let keys: Vec<String> =
                 site.domains.iter().chain(origin).map(at).filter(|key| whole(key.clone())).collect();
             if keys.is_empty() { Err("a name without a domain, and there is no local domain") } else { Ok(keys) }
@@ -209,7 +212,7 @@ fn values(value: &str, of_use: TableUse, site: &SiteDomains) -> Result<String, &
         | TableUse::BodyLines
         | TableUse::Transports
         | TableUse::SenderTransports => Ok(value.to_owned()),
-        TableUse::Canonical => match value.strip_prefix('@') {
+        TableUse::Canonical | TableUse::Generic => match value.strip_prefix('@') {
             Some(domain) if Address::new("postmaster", domain).is_ok() => Ok(value.to_owned()),
             _ if words(value).len() == 1 => target(value, site),
             _ => Err("it is not one address"),

@@ -13,6 +13,7 @@ mod domain_lists;
 mod domains;
 pub mod expand;
 mod filters;
+mod generic_maps;
 mod inbound_services;
 mod late_restrictions;
 mod ldap;
@@ -158,6 +159,7 @@ impl Conversion<'_> {
         self.milters();
         self.quotas();
         self.content_rules();
+        self.generic_maps();
         self.share_client_settings();
         self.rewriting();
         self.report_other_services();

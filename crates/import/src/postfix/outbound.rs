@@ -115,7 +115,7 @@ impl Conversion<'_> {
     /// own.
     pub(super) fn share_client_settings(&mut self) {
         let shared = self.draft.section("[transport.smtp]").keys.clone();
-        let is_shared = |key: &str| !["next_hop", "port", "type", "auth"].contains(&key);
+        let is_shared = |key: &str| !["next_hop", "port", "type", "auth", "generic"].contains(&key);
         for block in self.draft.sections.iter_mut().filter(|block| block.header.starts_with("[transport.")) {
             let is_smtp = block.keys.iter().any(|(key, value, _)| key == "type" && value == "\"smtp\"");
             if is_smtp && block.header != "[transport.smtp]" {

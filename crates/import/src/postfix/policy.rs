@@ -57,8 +57,7 @@ const NOT_NEEDED: [(&str, &str); 48] = [
 ];
 
 /// Unsupported parameters that affect mail, and what happens instead.
-const BEHAVIOR_CHANGES: [(&str, &str); 14] = [
-    ("smtp_generic_maps", "Mail is sent with the addresses that it rewrites, such as those of local users"),
+const BEHAVIOR_CHANGES: [(&str, &str); 13] = [
     ("smtp_header_checks", "Mail is sent with its header unchanged"),
     (
         "fallback_transport",

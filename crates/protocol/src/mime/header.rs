@@ -1,7 +1,7 @@
 //! The header of a message or part: the fields that say what its content is, and how it is encoded.
 //! The first field of a name counts. Only an empty line ends the header, or a delimiter.
 
-use memchr::memchr;
+use memchr::{memchr, memmem};
 
 use super::content_type::{ContentType, first_word};
 use super::lines::LineFragment;
@@ -9,6 +9,24 @@ use super::lines::LineFragment;
 /// Octets of a Content-Type field that are read. A longer multipart is not changed: its boundary may
 /// come later.
 const FIELD_OCTETS_MAX: usize = 8 << 10;
+
+/// The end of the last field, and the empty line.
+pub const HEADER_END: &[u8] = b"\r\n\r\n";
+
+/// The length of the header of a message, without the empty line after it. None if these first bytes do
+/// not contain its end; `is_whole` says that there are no more, and then they are the header.
+pub fn header_len(start: &[u8], is_whole: bool) -> Option<usize> {
+    header_len_from(start, 0, is_whole)
+}
+
+/// The same, where the end does not begin before `searched`.
+pub fn header_len_from(start: &[u8], searched: usize, is_whole: bool) -> Option<usize> {
+    if start.starts_with(b"\r\n") {
+        return Some(0);
+    }
+    let end = memmem::find(&start[searched..], HEADER_END).map(|end| searched + end + 2);
+    end.or(is_whole.then_some(start.len()))
+}
 
 /// What a line of a header belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -181,4 +199,18 @@ fn field_and_value(line: &[u8]) -> (FieldKind, &[u8]) {
         _ => FieldKind::Malformed,
     };
     (kind, value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_header_ends_before_the_empty_line() {
+        assert_eq!(header_len(b"A: 1\r\n\r\nbody\r\n\r\n", false), Some(6));
+        assert_eq!(header_len(b"\r\nbody", false), Some(0));
+        assert_eq!(header_len(b"A: 1\r\n", false), None);
+        assert_eq!(header_len(b"A: 1\r\n", true), Some(6));
+        assert_eq!(header_len(b"", true), Some(0));
+    }
 }
