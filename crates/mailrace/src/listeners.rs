@@ -30,7 +30,9 @@ pub fn open_sockets(
     workers: usize,
 ) -> anyhow::Result<Vec<Arc<ListenerSocket>>> {
     let previous = previous.iter().map(|listener| listener.socket().clone()).collect();
-    let mut opener = ListenerOpener { previous, inherited, workers };
+    // A node of a cluster may wait for its NATS servers: clients are to try the next host meanwhile.
+    let refuses_until_served = config.cluster.as_ref().is_some_and(|cluster| cluster.requires_copies);
+    let mut opener = ListenerOpener { previous, inherited, workers, refuses_until_served };
     let open = |listener: &ListenerSettings| {
         let socket = opener.open(listener.address, config.limits.backlog);
         socket.with_context(|| format!("listening on {}", listener.address))

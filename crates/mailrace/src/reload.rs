@@ -238,6 +238,7 @@ impl RunningServer {
             true => Vec::new(),
             false => listeners::open_sockets(new, &open, inherited, self.limits.threads)?,
         };
+        sockets.iter().try_for_each(|socket| socket.listen()).context("listening")?;
         let drop_runtime = session_runtime().context("the drop")?;
         let difference = DispatcherDifference {
             routes: routes_differ(old, new) || !self.tables.is_same(&tables),

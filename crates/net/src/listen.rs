@@ -24,6 +24,8 @@ pub struct ListenerSocket {
     /// A handle for each worker that has not taken its own yet; creating them early lets failures
     /// happen before clients are served.
     handles: Mutex<Vec<TcpListener>>,
+    /// The backlog of a socket that does not listen yet.
+    pending_backlog: Mutex<Option<u32>>,
     /// Dropped last of all, which tells the waiting thread that the socket is closed.
     close_sender: Mutex<Option<Sender<Infallible>>>,
 }
@@ -37,6 +39,9 @@ pub struct ListenerOpener {
     pub inherited: InheritedSockets,
     /// The number of workers.
     pub workers: usize,
+    /// Newly bound sockets listen only from [`ListenerSocket::listen`] on: a client that comes before is refused,
+    /// and does not wait for a greeting.
+    pub refuses_until_served: bool,
 }
 
 impl ListenerOpener {
@@ -49,13 +54,20 @@ impl ListenerOpener {
         if let Some(place) = self.previous.iter().position(|socket| socket.configured == wanted) {
             return Ok(self.previous.swap_remove(place));
         }
-        let listener = match self.inherited.take(wanted) {
-            Some(passed) => passed,
-            None => bind(wanted, backlog)?,
+        let (listener, pending_backlog) = match self.inherited.take(wanted) {
+            Some(passed) => (passed, None),
+            None if self.refuses_until_served => (bind_only(wanted)?.into(), Some(backlog)),
+            None => (bind(wanted, backlog)?, None),
         };
         let handles = (0..self.workers).map(|_| listener.try_clone()).collect::<io::Result<_>>()?;
-        let (address, handles) = (listener.local_addr()?, Mutex::new(handles));
-        Ok(Arc::new(ListenerSocket { configured: wanted, address, listener, handles, close_sender: Mutex::default() }))
+        Ok(Arc::new(ListenerSocket {
+            configured: wanted,
+            address: listener.local_addr()?,
+            listener,
+            handles: Mutex::new(handles),
+            pending_backlog: Mutex::new(pending_backlog),
+            close_sender: Mutex::default(),
+        }))
     }
 
     /// All sockets are open; the others of before close with their last listener.
@@ -72,6 +84,16 @@ impl ListenerSocket {
     /// The address with the actual port.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Listens, if the socket does not yet.
+    ///
+    /// # Errors
+    ///
+    /// The system refuses, such as when another program listens on this address since it was bound.
+    pub fn listen(&self) -> io::Result<()> {
+        let backlog = self.pending_backlog.lock().take();
+        backlog.map_or(Ok(()), |backlog| self.set_backlog(backlog))
     }
 
     /// Changes the backlog; connections already waiting are kept.
@@ -110,6 +132,12 @@ impl SocketClosed {
 /// Binds and listens, without accepting yet. Replies are sent without delay (TCP_NODELAY), which
 /// accepted sockets inherit.
 pub fn bind(address: SocketAddr, backlog: u32) -> io::Result<TcpListener> {
+    let socket = bind_only(address)?;
+    socket.listen(i32::try_from(backlog).unwrap_or(i32::MAX))?;
+    Ok(socket.into())
+}
+
+fn bind_only(address: SocketAddr) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
     if address.is_ipv6() {
@@ -118,8 +146,7 @@ pub fn bind(address: SocketAddr, backlog: u32) -> io::Result<TcpListener> {
     socket.set_tcp_nodelay(true)?;
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
-    socket.listen(i32::try_from(backlog).unwrap_or(i32::MAX))?;
-    Ok(socket.into())
+    Ok(socket)
 }
 
 /// Accepts connections until the shutdown, and passes each to `serve`, which spawns its session.

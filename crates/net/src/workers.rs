@@ -90,12 +90,13 @@ impl SessionWorkers {
     ///
     /// # Errors
     ///
-    /// The system cannot create the threads.
+    /// A listener cannot listen, or the system cannot create the threads.
     pub fn start<T: Future<Output = ()> + Send + 'static>(
         listeners: Vec<BoundListener>,
         tasks: impl IntoIterator<Item = T>,
         log: &Arc<impl ServerLog + ?Sized + 'static>,
     ) -> io::Result<SessionWorkers> {
+        listeners.iter().try_for_each(|listener| listener.socket.listen())?;
         let (listeners, watch) = watch::channel(Arc::from(listeners));
         let (stopper, stop) = StopSender::new();
         let (ender, end) = StopSender::new();

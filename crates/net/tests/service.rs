@@ -284,7 +284,12 @@ impl Server {
         };
         change(&mut settings);
         let service = FileService(Arc::new(settings));
-        let mut opener = ListenerOpener { previous: Vec::new(), inherited: InheritedSockets::default(), workers: 1 };
+        let mut opener = ListenerOpener {
+            previous: Vec::new(),
+            inherited: InheritedSockets::default(),
+            workers: 1,
+            refuses_until_served: false,
+        };
         let socket = opener.open((Ipv4Addr::LOCALHOST, 0).into(), 16).unwrap();
         opener.finish().unwrap();
         let address = socket.address();

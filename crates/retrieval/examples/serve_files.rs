@@ -35,7 +35,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         has_implicit_tls: false,
         proxy_networks: Networks::default(),
     };
-    let mut opener = ListenerOpener { previous: Vec::new(), inherited: InheritedSockets::default(), workers: threads };
+    let mut opener = ListenerOpener {
+        previous: Vec::new(),
+        inherited: InheritedSockets::default(),
+        workers: threads,
+        refuses_until_served: false,
+    };
     let socket = opener.open((Ipv4Addr::LOCALHOST, port.parse()?).into(), 4096)?;
     println!("http://{}", socket.address());
     let listeners = vec![BoundListener::new(socket, "http", vec![listener; threads])];

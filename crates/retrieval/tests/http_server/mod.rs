@@ -92,7 +92,12 @@ impl Server {
             has_implicit_tls: has_tls,
             proxy_networks: Networks::default(),
         };
-        let mut opener = ListenerOpener { previous: Vec::new(), inherited: InheritedSockets::default(), workers: 2 };
+        let mut opener = ListenerOpener {
+            previous: Vec::new(),
+            inherited: InheritedSockets::default(),
+            workers: 2,
+            refuses_until_served: false,
+        };
         let socket = opener.open((Ipv4Addr::LOCALHOST, 0).into(), 256).unwrap();
         let address = socket.address();
         let listeners = vec![BoundListener::new(socket, "http", [listener.clone(), listener])];

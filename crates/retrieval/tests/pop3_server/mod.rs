@@ -78,7 +78,12 @@ impl Server {
             has_implicit_tls: options.tls == TlsMode::Implicit,
             proxy_networks: Networks::default(),
         };
-        let mut opener = ListenerOpener { previous: Vec::new(), inherited: InheritedSockets::default(), workers: 1 };
+        let mut opener = ListenerOpener {
+            previous: Vec::new(),
+            inherited: InheritedSockets::default(),
+            workers: 1,
+            refuses_until_served: false,
+        };
         let socket = opener.open((Ipv4Addr::LOCALHOST, 0).into(), 16).unwrap();
         opener.finish().unwrap();
         let address = socket.address();
