@@ -461,7 +461,7 @@ impl Conversion<'_> {
         for (key, value) in keys {
             value.iter().for_each(|value| block.set(key, quoted(value), ""));
             if key == "mailboxes" && value.is_some() && class.wildcard_mailbox && !is_shut {
-                block.set("wildcard_mailbox", "true", "");
+                block.set("wildcard_mailbox", "true".into(), "");
             }
         }
         self.draft.add(block.key("delimiter", quoted(&delimiter), "recipient_delimiter"));
