@@ -192,7 +192,8 @@ mod tests {
     fn a_listener_closes_with_its_last_handle() {
         let open = |address| {
             let inherited = InheritedSockets::default();
-            ListenerOpener { previous: Vec::new(), inherited, workers: 2 }.open(address, 16)
+            ListenerOpener { previous: Vec::new(), inherited, workers: 2, refuses_until_served: false }
+                .open(address, 16)
         };
         let socket = open((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
         let again = socket.address();
@@ -203,5 +204,17 @@ mod tests {
         drop(worker);
         assert!(waiting.join().unwrap().is_err());
         assert!(open(again).is_ok());
+    }
+
+    #[test]
+    fn a_socket_that_waits_for_its_workers_refuses_connections() {
+        let inherited = InheritedSockets::default();
+        let mut opener = ListenerOpener { previous: Vec::new(), inherited, workers: 1, refuses_until_served: true };
+        let socket = opener.open((Ipv4Addr::LOCALHOST, 0).into(), 16).unwrap();
+        let connect = || std::net::TcpStream::connect(socket.address());
+        assert_eq!(connect().unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+        socket.listen().unwrap();
+        socket.listen().unwrap();
+        connect().unwrap();
     }
 }

@@ -88,7 +88,7 @@ impl Ledger {
                     let attempts = entry.attempts.range(..=last).next_back().map_or(0, |(_, attempts)| *attempts);
                     assert!(may_come_back || live.attempts >= attempts, "{id} has lost attempts");
                 }
-                None if is_known(entry.acknowledged_at) => self.check_ending(*id, entry, found),
+                None if is_known(entry.acknowledged_at) => self.check_ending(*id, entry, found, last),
                 None => {}
             }
         }
@@ -115,9 +115,14 @@ impl Ledger {
         }
     }
 
-    fn check_ending(&self, id: QueueId, entry: &LedgerEntry, found: &Found) {
+    fn check_ending(&self, id: QueueId, entry: &LedgerEntry, found: &Found, last: u64) {
         assert!(!entry.endings.is_empty(), "{id} is lost");
-        let is_there = |bounce: &QueueId| found.live.contains_key(bounce) || !self.messages[bounce].endings.is_empty();
+        let is_there = |bounce: &QueueId| {
+            let LedgerEntry { acknowledged_at, endings, .. } = &self.messages[bounce];
+            // The stream has a copy of it behind what was read.
+            let is_later = acknowledged_at.is_some_and(|sequence| sequence > last);
+            found.live.contains_key(bounce) || !endings.is_empty() || is_later
+        };
         let has_bounce = |ending: &Option<QueueId>| ending.as_ref().is_none_or(is_there);
         assert!(entry.endings.iter().any(has_bounce), "the bounce of {id} is lost");
     }

@@ -106,6 +106,7 @@ mod tests {
             name: name.into(),
             mailboxes: None,
             aliases: None,
+            wildcard_mailbox: false,
             catch_all: None,
             hosts: None,
             delimiter: Some('+'),
