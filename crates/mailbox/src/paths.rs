@@ -125,8 +125,8 @@ mod tests {
         fn lookup<'a>(&'a self, keys: &'a [&'a str]) -> LookupFuture<'a> {
             self.0.lock().unwrap().push(keys.iter().map(ToString::to_string).collect());
             let answer = |key: &&str| match *key {
-                "bob@x.org" => LookupAnswer::Found(vec!["bob/".into()]),
-                "@x.org" => LookupAnswer::Found(vec!["rest/".into()]),
+                "bob@x.org" => LookupAnswer::Found(vec!["bob".into()]),
+                "@x.org" => LookupAnswer::Found(vec!["rest".into()]),
                 "@down.org" => LookupAnswer::Unavailable("no cable".into()),
                 _ => LookupAnswer::NotFound,
             };

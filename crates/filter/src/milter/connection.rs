@@ -120,16 +120,33 @@ impl MilterConnection {
     }
 }
 
+/// When an answer is late. Reports of progress renew the time, but not for ever.
+struct AnswerTime {
+    time_max: Duration,
+    last: Instant,
+}
+
+impl AnswerTime {
+    /// An answer is awaited from now on.
+    fn new(now: Instant, time_max: Duration) -> Self {
+        AnswerTime { time_max, last: now + PROGRESS_TIME_MAX.max(time_max) }
+    }
+
+    /// The end of the time, if the milter has just reported.
+    fn deadline(&self, now: Instant) -> Instant {
+        self.last.min(now + self.time_max)
+    }
+}
+
 impl OpenConnection {
     async fn answer(
         &mut self,
         time_max: Duration,
         mut memory: Option<&mut MessageMemory<'_>>,
     ) -> Result<MilterAnswer, MilterFailure> {
-        let last = Instant::now() + PROGRESS_TIME_MAX.max(time_max);
+        let time = AnswerTime::new(Instant::now(), time_max);
         loop {
-            let deadline = last.min(Instant::now() + time_max);
-            let event = timeout_at(deadline, self.event(memory.as_deref_mut()))
+            let event = timeout_at(time.deadline(Instant::now()), self.event(memory.as_deref_mut()))
                 .await
                 .map_err(|_| MilterFailure::NoAnswer)??;
             match event {
@@ -214,5 +231,22 @@ impl Drop for MilterConnection {
             client.handle_sent(count);
             self.milter.pool.keep(stream, client, permit);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn progress_renews_the_time_for_an_answer_but_not_for_ever() {
+        let (begin, minutes) = (Instant::now(), |count| Duration::from_secs(60 * count));
+        let ends = |time_max, reported| AnswerTime::new(begin, time_max).deadline(begin + reported) - begin;
+        assert_eq!(ends(minutes(2), Duration::ZERO), minutes(2));
+        assert_eq!(ends(minutes(2), minutes(1)), minutes(3));
+        assert_eq!(ends(minutes(2), minutes(9)), PROGRESS_TIME_MAX);
+        // A longer time for messages is not cut.
+        assert_eq!(ends(minutes(20), Duration::ZERO), minutes(20));
+        assert_eq!(ends(minutes(20), minutes(5)), minutes(20));
     }
 }
