@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn progress_renews_the_time_for_an_answer_but_not_for_ever() {
-        let (begin, minutes) = (Instant::now(), |count| Duration::from_secs(60 * count));
+        let (begin, minutes) = (Instant::now(), |count: u64| Duration::from_secs(60 * count));
         let ends = |time_max, reported| AnswerTime::new(begin, time_max).deadline(begin + reported) - begin;
         assert_eq!(ends(minutes(2), Duration::ZERO), minutes(2));
         assert_eq!(ends(minutes(2), minutes(1)), minutes(3));
