@@ -137,9 +137,7 @@ impl ServerParts {
         let access_rules = from_config::compile_access_rules(config, &tables, &dnsbl_lists, &names);
         let rules_before = before.and_then(|before| before.access_rules);
         let access_rules = access_rules.map(|rules| Arc::new(rules.with_counters_from(rules_before)));
-        let access_check = access_rules
-            .as_ref()
-            .map(|rules| Arc::new(AccessCheck { rules: rules.clone(), directory: directory.clone(), log: problems() }));
+        let access_check = access_check(access_rules.as_ref(), &directory, problems());
         let names = names as Arc<dyn ClientNames>;
         let external_filters = from_config::external_filters(config, access_check.as_ref(), &names, &problems());
         let intake_before = before.map(|before| before.intake);
@@ -187,6 +185,15 @@ impl ServerParts {
             chosen: chosen_values(config, limits, sessions),
         })
     }
+}
+
+/// The access rules for policy services, which may name their classes.
+fn access_check(
+    rules: Option<&Arc<AccessRules>>,
+    directory: &Arc<RecipientDirectory>,
+    log: Arc<dyn OperatorLog>,
+) -> Option<Arc<AccessCheck>> {
+    rules.map(|rules| Arc::new(AccessCheck { rules: rules.clone(), directory: directory.clone(), log }))
 }
 
 /// Concurrent sessions, as far as file descriptors allow.
