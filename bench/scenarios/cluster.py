@@ -5,6 +5,7 @@
     off        without [cluster]
     stub       whose copies go to a stub that acknowledges each record after a millisecond, and keeps nothing
     servers    whose copies go to three NATS servers with JetStream
+    large      the same with messages as large as those of the publisher
     publisher  no server: a bare publisher of messages of 64 KB, 32 on their way, to three such servers
 
 `cluster-adopt`: a node with a long queue is killed, and another one takes over its lane: how long that takes, and how
@@ -41,6 +42,7 @@ servers = [{servers}]
 replicas = {replicas}
 """
 _RECORD_OCTETS, _IN_FLIGHT = 64 << 10, 32
+_LARGE_DISK_OCTETS = 2 * _RECORD_OCTETS
 _TRAFFIC_MAX = 1.1
 _SHARE_LEAST = 0.6  # of what a bare publisher reaches
 _QUEUES = ((100_000, 10.0), (1_000_000, 60.0))  # messages, and the seconds within which they are adopted
@@ -162,6 +164,7 @@ CLUSTER = Comparison(
         "off": Side(functools.partial(Mailrace, concurrency=0), Load(40_000), MESSAGE_DISK_OCTETS),
         "stub": CountingSide(_with_stub, Load(40_000), MESSAGE_DISK_OCTETS, needs=(_EXAMPLES,), read=_octets),
         "servers": CountingSide(_with_servers, Load(30_000), 4 * MESSAGE_DISK_OCTETS, needs=(_SERVER,), read=_cpu_seconds),
+        "large": Side(_with_servers, Load(3_000, octets=_RECORD_OCTETS), 4 * _LARGE_DISK_OCTETS, needs=(_SERVER,)),
         "publisher": CountingSide(
             NatsAlone, Publisher(40_000), 3 * MESSAGE_DISK_OCTETS, needs=(_SERVER, _EXAMPLES), read=_cpu_seconds
         ),
@@ -192,6 +195,10 @@ def _run_cluster(options):
         if traffic := [octets / _OCTETS for octets in CLUSTER.sides["stub"].counts]:
             aim = f"octets to NATS for each octet of the mail: at most {_TRAFFIC_MAX:g}"
             found.checks.append((aim, f"{max(traffic):.3f}", max(traffic) <= _TRAFFIC_MAX))
+        if shares := _octet_shares(found.rounds):
+            share = statistics.median(shares)
+            aim = f"octets a second, large / publisher: at least {_SHARE_LEAST:g}"
+            found.checks.append((aim, f"{share:.4g} ({min(shares):.4g} to {max(shares):.4g})", share >= _SHARE_LEAST))
         if shares := _cpu_shares(found.rounds):
             share = statistics.median(shares)
             aim = f"CPU per message, NATS alone / Mailrace and NATS: at least {_SHARE_LEAST:g}"
@@ -202,6 +209,15 @@ def _run_cluster(options):
             if (counts := CLUSTER.sides[side].counts)
         ] or [{"side": "none"}]
         return found.finish(options)
+
+
+def _octet_shares(rounds):
+    """For each round, the octets a second of large messages, to those of the bare publisher."""
+    return [
+        measured["large"].rate * _RECORD_OCTETS / (measured["publisher"].rate * _OCTETS)
+        for measured in rounds
+        if {"large", "publisher"} <= {*measured}
+    ]
 
 
 def _cpu_shares(rounds):
