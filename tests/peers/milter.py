@@ -59,6 +59,8 @@ class Milter:
                 data = stream.read(struct.unpack(">I", head)[0])
                 code, data = data[:1], data[1:]
                 self.commands.append(code.decode())
+                if code == b"E":
+                    self.messages.append(message)  # before the answer, after which the server replies to its client
                 try:
                     if (answer := self._answer(message, code, data)) is None:
                         return
@@ -67,8 +69,6 @@ class Milter:
                         connection.sendall(piece)
                 except OSError:
                     return
-                if code == b"E":
-                    self.messages.append(message)
                 if code in b"EAK":
                     client, helo = message.client, message.helo
                     message = Message()

@@ -8,6 +8,7 @@ milter fails.
     policies   questions at each stage, and answers
 """
 
+import contextlib
 import pathlib
 import socket
 import struct
@@ -110,8 +111,7 @@ class Changes(FilterCase):
             self.assertIn(b"\nSubject: changed\n", header)
             self.assertTrue(header.endswith(b"X-Added: one\n two"), header)
         self.assertEqual(mail_files(server.maildir("alice") / "new"), [])
-        received = mail_events(server, "received")[0]
-        self.assertEqual(received.fields["from"], "<carol@bench.test>")
+        self.assertEqual(await_event(server, "received").fields["from"], "<carol@bench.test>")
 
     def test_a_milter_sees_the_session_and_the_message(self):
         milter = self.milter(options=0x800)
@@ -134,7 +134,7 @@ class Changes(FilterCase):
         self.assertNotIn("Received", [name for name, _ in seen.fields])
         self.assertEqual((seen.macros["{client_addr}"], seen.macros["{client_port}"]), ("127.0.0.1", str(port)))
         self.assertEqual(seen.macros["j"], "mx.bench.test")
-        self.assertIn(seen.macros["i"], [event.fields["id"] for event in mail_events(server, "received")])
+        await_event(server, "received", id=seen.macros["i"])
 
     def test_several_milters_see_the_changes_of_those_before(self):
         first = self.milter(lambda _: [frame(b"h", strings("X-One", "1"))])
@@ -149,10 +149,11 @@ class Changes(FilterCase):
     def test_connections_are_used_again(self):
         milter = self.milter()
         server = self.serve(section(milter.port))
-        for _ in range(3):
+        for sent in range(3):
             self.assertEqual(self.send(server).code, 250)
-            time.sleep(0.1)  # the end of the session
-        self.assertEqual(milter.connections, 1)
+            await_that(lambda sent=sent: milter.commands.count("K") > sent, "the end of the session", server)
+        # The next session may come between this command and the moment in which the connection is free.
+        self.assertLess(milter.connections, 3)
 
 
 class ChangedEnvelopes(FilterCase):
@@ -312,7 +313,8 @@ class Hostile(FilterCase):
                     milter.answers[code] = answer
                     self.assertEqual(self.send(server).code, 451)
                     milter.answers.clear()
-        self.assertEqual(self.send(server).code, 250)
+        # On a busy machine, even a milter that behaves may be late.
+        await_that(lambda: self.send(server).code == 250, "a milter in time", server)
         self.assertEqual(len(await_messages(server, "alice", 1)), 1)
 
     def test_answers_may_come_octet_by_octet(self):
@@ -389,7 +391,7 @@ class PolicyService:
 
     def _serve(self, connection):
         question = {}
-        with connection, connection.makefile("r") as lines:
+        with connection, contextlib.suppress(ConnectionResetError), connection.makefile("r") as lines:
             for line in lines:
                 name, _, value = line.rstrip("\n").partition("=")
                 if name:
@@ -451,7 +453,8 @@ class Policies(FilterCase):
         for answer in answers:
             with self.subTest(answer=answer and answer[:20]):
                 self.assertEqual(self.send(server).code, 451)
-        self.assertEqual(self.send(server).code, 250)
+        # On a busy machine, even a service that behaves may be late.
+        await_that(lambda: self.send(server).code == 250, "a service in time", server)
         self.assertEqual(len(await_messages(server, "alice", 1)), 1)
 
     def test_a_service_that_stalls_holds_up_only_its_own_sessions(self):
