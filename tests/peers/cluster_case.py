@@ -80,6 +80,26 @@ class ClusterCase(OutboundCase):
         """The recipients that are queued on this node."""
         return int(self.command(server, "queue", "list", "--count", "--node", server.folder.parent.name))
 
+    def await_queued(self, server, count):
+        """Waits until so many recipients are queued on this node."""
+        await_that(lambda: self.queued(server) == count, f"{count} recipients in the queue", server, 60)
+
+    def await_known(self, *nodes):
+        """Waits until each of these nodes knows all of them."""
+        for server in nodes:
+            words = ("cluster", "nodes", "--json")
+            await_that(lambda server=server: len(self.command(server, *words).splitlines()) == len(nodes), "all nodes are known",
+                       server, 60)  # fmt: skip
+
+    def await_watched(self, server, count=1):
+        """Waits until a node watches so many lanes of others."""
+        await_that(lambda: self.watched_lanes(server) >= count, f"{count} lanes are watched", server, 60)
+
+    def watched_lanes(self, server):
+        """How many lanes of other nodes it watches."""
+        lanes = map(json.loads, self.command(server, "cluster", "status", "--json").splitlines())
+        return sum(lane["role"] == "watched" for lane in lanes)
+
     def metrics(self, server):
         """The metrics of this node: their values by name and labels."""
         words = ("status", "--json", "--node", server.folder.parent.name)

@@ -2,7 +2,6 @@
 none of which is sent again. And that the lanes of a node are spread over those that live.
 """
 
-import json
 import shutil
 import unittest
 
@@ -34,11 +33,6 @@ class Adoption(ClusterCase):
         for name in names:
             send(server, f"{name}@far.test", sender="sender@home.test")
 
-    def watched_lanes(self, server):
-        """How many lanes of other nodes it watches."""
-        lanes = map(json.loads, self.command(server, "cluster", "status", "--json").splitlines())
-        return sum(lane["role"] == "watched" for lane in lanes)
-
     def notices(self):
         """What the sender was told: (action, recipient), sorted."""
         found = []
@@ -63,6 +57,8 @@ class Adoption(ClusterCase):
         self.command(first, "queue", "remove", "--recipient", "removed@far.test")
         expected = [("delayed", "delayed@far.test"), ("failed", "bounced@far.test")]
         await_that(lambda: set(expected) <= set(self.notices()), "a bounce and a notice of the delay", first)
+        # The host has a notice before the node has recorded that.
+        self.await_queued(first, 2)
         told = self.notices()
         self.await_copies(first)
         first.kill()
@@ -117,7 +113,7 @@ class Adoption(ClusterCase):
         for server in (first, *others):
             server.start()
         for server in others:
-            await_that(lambda server=server: self.watched_lanes(server) >= _LANES, "it watches the lanes", server)
+            self.await_watched(server, _LANES)
         first.kill()
 
         def counts():

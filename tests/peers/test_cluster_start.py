@@ -65,7 +65,7 @@ class ClusterStart(ClusterCase):
         shutil.rmtree(server.data)
         server.start()
         self.await_takeover(server)
-        self.assertEqual(self.queued(server), len(subjects))
+        self.await_queued(server, len(subjects))
         host = self.open_host()
         self.assertEqual(self.await_delivery(host, subjects, server), sorted(subjects))
 
@@ -77,7 +77,7 @@ class ClusterStart(ClusterCase):
         first.kill()
         shutil.rmtree(first.data)
         self.await_takeover(second)
-        self.assertEqual(self.queued(second), 1)
+        self.await_queued(second, 1)
         host = self.open_host()
         await_that(lambda: host.accepted, "the host has the message", second, 60)
         self.assertEqual(host.accepted[0].recipients, ["TO:<alice@shared.test>"])
