@@ -58,10 +58,9 @@ class ApiClient:
         return json.loads(self.timed(path, act)[1])
 
     def follow(self, path, is_stopping):
-        """Reads a stream until `is_stopping`, and returns how many octets came."""
+        """Reads a stream until `is_stopping`; yields how many octets came each time."""
         self._socket.settimeout(0.5)
         self._socket.sendall(self._request(path, None))
-        count = 0
         while not is_stopping():
             try:
                 received = len(self._socket.recv(_CHUNK_OCTETS))
@@ -69,8 +68,7 @@ class ApiClient:
                 continue
             if not received:
                 raise RuntimeError(f"{path}: the stream has ended")
-            count += received
-        return count
+            yield received
 
     def _connect(self):
         client = socket.create_connection(("127.0.0.1", self._port), timeout=_ANSWER_SECONDS_MAX)
@@ -150,7 +148,8 @@ class Dashboards:
             self._faults.append(fault)
 
     def _follow(self, client):
-        self.event_octets += client.follow(_EVENTS, self._stopping.is_set)
+        for octets in client.follow(_EVENTS, self._stopping.is_set):
+            self.event_octets += octets
 
     def _ask(self, client, offset):
         due = time.monotonic() + offset
