@@ -1,10 +1,11 @@
-"""The host of MTA-STS policies: HTTPS on port 443 of an address of its own, which needs root."""
+"""The host of MTA-STS policies: HTTPS on port 443, which needs root, of a loopback address that only this process uses."""
 
 import http.server
+import os
 import ssl
 import threading
 
-POLICY_ADDRESS = "127.0.0.77"
+POLICY_ADDRESS = f"127.77.{os.getpid() >> 8 & 255}.{os.getpid() & 255}"
 POLICY = "version: STSv1\nmode: {}\nmx: {}\nmax_age: 86400\n"
 
 
