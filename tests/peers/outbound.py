@@ -72,11 +72,12 @@ def await_event(server, name, **having):
     return await_that(lambda: mail_events(server, name, **having), f"{name} {having}", server)[0]
 
 
-def configured(folder_, *, smtp="", retry='first = "1m", jitter = 0.0', standard="", names=None, dns_timeout="1s",
+def configured(folder_, *, smtp="", retry='first = "1m", jitter = 0.0', standard="", names=None, dns_timeout=None,
                extra="", hostname=None, address=None, **named):  # fmt: skip
     """A server whose mail leaves as these settings say; it is not started yet."""
     named = {"users": ["alice", "bob", "carol", "postmaster"], "networks": EVERYONE} | named
     servers = f'"{names.target}"' if names else '"127.0.0.1:1"'  # an unexpected query is visible as a delay
+    dns_timeout = dns_timeout or ("10s" if names else "1s")  # the name server is a thread of the test, which may be late
     extra = _CONFIG.format(
         smtp=smtp, retry=retry, standard=standard, servers=servers, dns_timeout=dns_timeout, extra=extra
     )  # fmt: skip

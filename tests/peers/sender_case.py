@@ -22,12 +22,12 @@ dmarc = "{dmarc}"
 arc = "observe"
 iprev = "observe"
 trusted_sealers = ["list.test"]
-time = "5s"
+time = "30s"
 {more}
 
 [dns]
 servers = ["{servers}"]
-timeout = "1s"
+timeout = "10s"
 attempts = 1
 """
 POLICIES = {"strict.test": "p=reject", "soft.test": "p=quarantine", "good.test": "p=none", "slow.test": "p=reject"}

@@ -32,7 +32,7 @@ dmarc = "enforce"
 
 [dns]
 servers = ["{servers}"]
-timeout = "1s"
+timeout = "10s"
 attempts = 1
 
 [reports]
@@ -203,7 +203,7 @@ class DmarcReports(ServerCase):
         results = rows[FAILED].find(f"{NAMESPACE}auth_results")
         signatures = [dkim.findtext(f"{NAMESPACE}domain") for dkim in results.iter(f"{NAMESPACE}dkim")]
         self.assertEqual(signatures, ["good.test"])
-        self.assertTrue(mail_events(self.server, "received", protocol="report"))
+        await_event(self.server, "received", protocol="report")
 
     def test_a_destination_that_has_not_agreed_gets_nothing(self):
         self.assertEqual(self.send("foreign.test"), 250)

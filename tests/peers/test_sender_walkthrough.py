@@ -24,7 +24,7 @@ networks = ["127.0.0.1"]
 
 [dns]
 servers = ["{servers}"]
-timeout = "1s"
+timeout = "10s"
 attempts = 1
 """
 # Commands of the system, as far as the page uses them.
