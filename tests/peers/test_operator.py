@@ -21,7 +21,8 @@ class Operator(OutboundCase):
         self.replies = {"RCPT": "450 4.2.1 later"}
         self.one = self.host(script=self.replies)
         self.server = self.start(
-            extra=route("one.test", f"[127.0.0.1]:{self.one.port}") + route("two.test", f"[127.0.0.1]:{self.one.port}")
+            extra=route("one.test", f"[127.0.0.1]:{self.one.port}") + route("two.test", f"[127.0.0.1]:{self.one.port}"),
+            retry='first = "1h", jitter = 0.0',
         )
         self.kept = self.send(self.server, "bob@one.test", "carol@two.test")
         await_that(lambda: len(mail_events(self.server, "deferred")) == 2, "two deferred", self.server)
@@ -52,6 +53,7 @@ class Operator(OutboundCase):
         await_event(self.server, "held", to="<carol@two.test>")
         self.queue("retry", "--all")
         self.came()
+        await_that(lambda: self.server.queued() == 1, "one recipient in the queue", self.server)
         self.server.terminate()
         self.server.start()
         self.assertEqual(self.server.queued(), 1)

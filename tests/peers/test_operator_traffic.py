@@ -41,15 +41,15 @@ class Pauses(TrafficCase):
         name = self.await_next_hop()
         paused = self.post("/api/v1/pause", {"target": {"next_hop": name}, "for": "2h"})
         self.assertEqual((paused["target"], paused["known"]), ({"next_hop": name}, True))
-        self.assertIn(paused["for_seconds"], (7199, 7200))
+        self.assertTrue(7100 <= paused["for_seconds"] <= 7200, paused)
         kept = self.send(self.server, "bob@one.test")
         [hop] = self.get("/api/v1/next-hops")["next_hops"]
         self.assertEqual((hop["paused"], hop["paused_until"]), (True, paused["until"]))
         self.assertIn("the next hop is paused and resumes at", run(self.server, "explain", kept))
         self.assertIn("the next hop is paused", run(self.server, "explain", "carol@one.test"))
-        self.assertRegex(run(self.server, "queue", "pauses"), rf"next hop +{re.escape(name)} +(2h|119m) +yes")
+        self.assertRegex(run(self.server, "queue", "pauses"), rf"next hop +{re.escape(name)} +(2h|11[0-9]m) +yes")
         self.assertEqual(metrics(self.server)['mailrace_pauses{kind="next_hop"}'], 1)
-        self.assertEqual(self.server.queued(), 1)
+        await_that(lambda: self.server.queued() == 1, "one recipient in the queue", self.server)
         run(self.server, "queue", "resume", "--next-hop", name)
         self.await_messages(self.hop, 2, self.server)
         self.assertEqual(self.get("/api/v1/pauses"), {"pauses": []})
@@ -57,14 +57,14 @@ class Pauses(TrafficCase):
 
     def test_a_pause_ends_by_itself(self):
         self.hop.script.clear()
-        run(self.server, "queue", "pause", "--destination", "ONE.test", "--for", "2s")
         begin = time.monotonic()
+        run(self.server, "queue", "pause", "--destination", "ONE.test", "--for", "6s")
         self.send(self.server, "bob@one.test")
         self.send(self.server, "carol@two.test")
         first = self.await_messages(self.hop, 1, self.server)
         self.assertEqual([message.recipients for message in first], [["TO:<carol@two.test>"]])
         self.await_messages(self.hop, 2, self.server)
-        self.assertGreater(time.monotonic() - begin, 1.5)
+        self.assertGreater(time.monotonic() - begin, 5.9)
         self.assertEqual(self.get("/api/v1/pauses"), {"pauses": []})
 
     def test_a_queue_is_paused_with_an_end(self):
@@ -109,6 +109,7 @@ class Redirects(TrafficCase):
         self.hop.script.clear()
         self.send(self.server, "carol@one.test")
         self.await_messages(self.hop, 1, self.server)
+        await_event(self.server, "info", message="operator action", order="end-redirect")
         orders = [act.order.split()[0] for act in mail_events(self.server, "info", message="operator action")]
         self.assertEqual([order for order in orders if order != "token-created"], ["redirect", "end-redirect"])
 
@@ -200,7 +201,7 @@ class Stops(TrafficCase):
         self.send(self.server, "bob@one.test")
         open_session = self.enterContext(Client(self.server.port))
         open_session.greet()
-        run(self.server, "drain", "--within", "30s")
+        run(self.server, "drain", "--within", "10m")
         await_that(lambda: self.ask("/readyz")[0] == 503, "a server that is not ready", self.server)
         self.assertIn("draining", self.ask("/readyz")[2]["detail"])
         with Client(self.server.port) as late:
@@ -209,16 +210,14 @@ class Stops(TrafficCase):
         self.post("/api/v1/drain", {}, status=422)
         self.assertEqual(self.server.queued(), 1)
         self.post("/api/v1/resume", {"target": {"destination": "one.test"}})
-        self.assertEqual(self.server.process.wait(20), 0)
+        self.assertEqual(self.server.process.wait(60), 0)
         self.assertEqual(len(self.hop.accepted), 1)
         self.assertEqual(len(mail_events(self.server, "info", message="drain finished")), 1)
 
     def test_a_drain_does_not_wait_for_what_is_due_later(self):
         self.defer_two()
-        begin = time.monotonic()
-        self.post("/api/v1/drain", {"within": "30s"})
-        self.assertEqual(self.server.process.wait(20), 0)
-        self.assertLess(time.monotonic() - begin, 15)
+        self.post("/api/v1/drain", {"within": "10m"})
+        self.assertEqual(self.server.process.wait(60), 0)
         self.server.start()
         self.assertEqual(self.server.queued(), 2)
 
@@ -226,7 +225,7 @@ class Stops(TrafficCase):
         self.post("/api/v1/pause", {"target": {"queue": "standard"}})
         self.send(self.server, "bob@one.test")
         self.post("/api/v1/drain", {"within": "2s"})
-        self.assertEqual(self.server.process.wait(20), 0)
+        self.assertEqual(self.server.process.wait(60), 0)
         self.assertEqual(mail_events(self.server, "info", message="drain finished"), [])
 
 
@@ -244,7 +243,7 @@ class Stops(TrafficCase):
         silent.recv(512)
         begin = time.monotonic()
         self.assertEqual(self.server.terminate(), 0)
-        self.assertLess(time.monotonic() - begin, 10)
+        self.assertLess(time.monotonic() - begin, 20)
         self.assertEqual(connection.response_head()[0], 503)
 
 
