@@ -1,7 +1,7 @@
 """`mailrace bench compare` says of a run what limited it: here really a disk, and really the network.
 
 The disk is a loop device whose file may be written at 4 MB/s only, by a limit of a control group; it is always busy, and no
-processor is. The network is a tun interface that says that it has 10 Mbit/s; a load sends more than that through it. The
+processor is. The network is a tun interface that says that it has 2 Mbit/s; a load sends more than that through it. The
 gauge of the processors stands still, since other tests may keep all of them busy, which would be the limit then.
 Needs root, namespaces, loop devices and, for the disk, a control group that limits writing.
 """
@@ -25,10 +25,11 @@ from harness import folder
 from peers.mailrace import BINARY
 from spoilt_host import SpoiltHost, Unavailable
 
-LOAD_SECONDS = 3
+LOAD_SECONDS, RUN_SECONDS_MAX = 4, 300
 OCTETS_PER_SECOND = 4 << 20
 BLOCK_OCTETS = 1 << 20
-INTERFACE, MEGABITS, ADDRESS, NEIGHBOUR = "slow0", 10, "10.9.8.1", "10.9.8.2"
+FILES = ("one", "two", "three", "four")
+INTERFACE, MEGABITS, ADDRESS, NEIGHBOUR = "slow0", 2, "10.9.8.1", "10.9.8.2"
 DATAGRAM_OCTETS, DATAGRAMS, PAUSE_SECONDS = 1400, 60, 0.01  # 67 Mbit/s, or less on a busy machine
 _TUNSETIFF, _IFF_TUN, _IFF_NO_PI = 0x400454CA, 1, 0x1000
 _SIOCETHTOOL, _ETHTOOL_GSET, _ETHTOOL_SSET = 0x8946, 1, 2
@@ -74,7 +75,7 @@ class Limits(unittest.TestCase):
         file.write_text(FILE.format(load=load, done=DONE))
         results = self.host.spool / "results"
         line = [*wrapper, BINARY, "bench", "compare", file, "--rounds", 1, "--folder", self.host.spool, "--output", results]
-        said = self.host.run(*line).stdout
+        said = self.host.run(*line, seconds_max=RUN_SECONDS_MAX).stdout
         result = json.loads((self.host.path(results) / "limited.json").read_text())
         [[run]] = [measured.values() for measured in result["cases"][0]["rounds"]]
         self.assertEqual(run["limit"], expected, said)
@@ -83,8 +84,10 @@ class Limits(unittest.TestCase):
     def test_a_run_that_waits_for_the_disk_is_limited_by_the_disk(self):
         group = self.limited_group()
         self.host.run("losetup", "--direct-io=on", self.folder / self.host.disk)
-        count = LOAD_SECONDS * OCTETS_PER_SECOND // BLOCK_OCTETS
-        load = f"dd if=/dev/zero of={{folder}}/file bs={BLOCK_OCTETS} count={count} oflag=direct status=none"
+        count = LOAD_SECONDS * OCTETS_PER_SECOND // BLOCK_OCTETS // len(FILES)
+        writing = f"dd if=/dev/zero of={{folder}}/{{name}} bs={BLOCK_OCTETS} count={count} oflag=direct status=none &"
+        # The disk has a request of one of them while another one waits for a processor.
+        load = " ".join(writing.replace("{name}", name) for name in FILES) + " wait"
         join = ["sh", "-c", f'echo $$ >"{group}/cgroup.procs" && exec "$@"', "sh"]
         self.assert_limited_by("disk", load, *join)
 
