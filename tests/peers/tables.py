@@ -8,7 +8,7 @@ import pathlib
 import subprocess
 import unittest
 
-from harness import Client, await_that, folder
+from harness import WAIT_SECONDS_MAX, Client, await_that, folder
 from ldap_server import LdapServer
 from outbound import metrics
 from peers import people
@@ -90,9 +90,9 @@ class TablesCase(unittest.TestCase):
 
     def assert_logged(self, server, *texts):
         """Waits for a log line that contains all these texts."""
-        await_that(lambda: logged(server, *texts), f"a line with {texts}", server, 5)
+        await_that(lambda: logged(server, *texts), f"a line with {texts}", server)
 
-    def await_reply(self, server, address, code, seconds_max=10.0):
+    def await_reply(self, server, address, code, seconds_max=WAIT_SECONDS_MAX):
         """Waits until a recipient gets this reply code."""
         await_that(lambda: reply(server, address).code == code, f"{code} for {address}", server, seconds_max)
 

@@ -50,6 +50,7 @@ def disconnect_after(octets):
     return act
 
 
+_LATE = "no answer within"
 # By name: the stage, the fault, and words that the log must have.
 FAULTS = {
     "disconnects": ("search", disconnect, "closed the connection"),
@@ -59,8 +60,8 @@ FAULTS = {
     "is busy": ("search", answer_with(BUSY, "come again"), "come again"),
     "is unavailable": ("search", answer_with(UNAVAILABLE, "being backed up"), "being backed up"),
     "has no such base": ("search", answer_with(32), "noSuchObject"),
-    "sends nothing": ("search", stall, "no answer within"),
-    "answers another request": ("search", answer_wrong_id, "no answer within"),
+    "sends nothing": ("search", stall, _LATE),
+    "answers another request": ("search", answer_wrong_id, _LATE),
     "sends a referral": ("search", refer_to("ldap://127.0.0.1:1/"), "referral"),
     "has too many results": ("entry", None, "ize"),
     "sends a length of 2 GB": ("search", send_raw(b"\x30\x84\x7f\xff\xff\xff\x02\x01\x01"), "malformed"),
@@ -83,8 +84,9 @@ class Faults(TablesCase):
     def assert_survives(self, stage, act, words):
         """Expects 451 during the fault, words in the log, and 250 and 550 afterwards."""
         directory = self.ldap_server(users(1))
-        server = self.server(ldap_table("people", directory.url, UNCACHED, timeout="1s"))
-        self.assert_reply(server, user(1), 250)
+        timeout = "1s" if words == _LATE else "20s"  # the directory is a thread of the test, which may be late itself
+        server = self.server(ldap_table("people", directory.url, UNCACHED, timeout=timeout))
+        self.await_reply(server, user(1), 250)
         if act is None:
             directory.size_limit = 0
         else:
@@ -96,8 +98,8 @@ class Faults(TablesCase):
         self.assert_logged(server, "people", directory.url, words)
         directory.script.clear()
         directory.size_limit = None
-        self.await_reply(server, user(1), 250, 5.0)
-        self.assert_reply(server, NOBODY, 550, "5.1.1")
+        self.await_reply(server, user(1), 250)
+        self.await_reply(server, NOBODY, 550)
 
     def test_a_single_failure_is_retried(self):
         """A failed request is sent once more, since connections end for many reasons."""
@@ -127,7 +129,8 @@ class Faults(TablesCase):
     def test_another_server_is_used_if_one_fails(self):
         for act in (disconnect, answer_with(BUSY), answer_with(UNAVAILABLE), stall, send_raw(b"HTTP/1.1 400\r\n")):
             bad, good = self.ldap_server(script={"search": act}), self.ldap_server(users(1))
-            server = self.server(ldap_table("people", [bad.url, good.url], UNCACHED, timeout="300ms"))
+            timeout = "2s" if act is stall else "20s"
+            server = self.server(ldap_table("people", [bad.url, good.url], UNCACHED, timeout=timeout))
             self.assert_reply(server, user(1), 250)
             self.assert_reply(server, NOBODY, 550)
 
