@@ -13,7 +13,7 @@ import time
 import unittest
 
 from harness import Client, Mailrace, await_messages, await_that, folder, mail_files, make_message
-from outbound import mail_events
+from outbound import await_event, mail_events
 from peers.mailrace import listener, route
 
 USERS = ["alice", "bob", "carol"]
@@ -95,8 +95,9 @@ class Actions(ContentCase):
         self.assertIn(b"Subject: copy", self.received(server, "carol"))
         self.assertIn(b"Subject: copy", self.received(server, "alice"))
         self.assertEqual(len(mail_files(server.maildir("alice") / "new")), 1)
-        self.assertEqual(len(mail_events(server, "held")), 1)
-        self.assertEqual(len(mail_events(server, "discarded")), 1)
+        for event in ("held", "discarded"):
+            await_event(server, event)
+            self.assertEqual(len(mail_events(server, event)), 1)
 
     def test_fields_and_lines_are_changed_where_they_stand(self):
         server = self.serve(
@@ -242,7 +243,7 @@ class Hostile(ContentCase):
             begin = time.monotonic()
             reply = self.send(server, message)
             self.assertEqual(reply.code, code, f"{name}: {reply}")
-            self.assertLess(time.monotonic() - begin, 20, name)
+            self.assertLess(time.monotonic() - begin, 60, name)
         self.assertIn("too complex", self.send(server, deep.encode() + b"\r\n").text)
 
 

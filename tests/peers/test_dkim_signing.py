@@ -160,7 +160,7 @@ class Signed(SigningCase):
             began = time.monotonic()
             self.send(server, OUTSIDE, message=text, mail="BODY=8BITMIME")
             content = self.sent(server, count)
-            self.assertLess(time.monotonic() - began, 10)
+            self.assertLess(time.monotonic() - began, 60)
             self.assertEqual(content.isascii(), is_converted, depth)
             self.assert_signed(content, algorithms=("ed25519", "rsa"))
 

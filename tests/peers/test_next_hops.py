@@ -209,8 +209,8 @@ class SharedDomain(OutboundCase):
         for user, home in self.HOSTS.items():
             await_messages(self.servers[home], user, 2, domain="shared.test")
             self.assertEqual(self.stored(1 - home, user), [])
-        self.assertEqual(mail_events(self.servers[0], "delivered", to="<bob@shared.test>")[0].transport, "smtp")
-        self.assertEqual(mail_events(self.servers[0], "delivered", to="<alice@shared.test>")[0].transport, "maildir")
+        self.assertEqual(await_event(self.servers[0], "delivered", to="<bob@shared.test>").transport, "smtp")
+        self.assertEqual(await_event(self.servers[0], "delivered", to="<alice@shared.test>").transport, "maildir")
 
     def test_mail_waits_for_the_server_that_is_down(self):
         self.servers[1].terminate()
