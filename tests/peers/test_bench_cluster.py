@@ -70,7 +70,7 @@ class Rounds(unittest.TestCase):
         self.addCleanup(self.run_cluster, "stop")
 
     def run_cluster(self, *words):
-        done = subprocess.run([ROOT / "bench/cluster", *words], env=self.environment, capture_output=True, text=True, timeout=300)
+        done = subprocess.run([ROOT / "bench/cluster", *words], env=self.environment, capture_output=True, text=True, timeout=600)
         self.assertEqual(done.returncode, 0, f"{done.stdout}\n{done.stderr}")
         return done.stdout
 

@@ -20,7 +20,7 @@ from scenarios import exim_mass_mail, postfix_ldap
 
 REFUSES = "#!/bin/sh\nexit 78\n"
 TAKES = "#!/bin/sh\nexit 0\n"
-SECONDS_MAX = 20
+SECONDS_MAX = 60
 # A run whose child changes a value, under the eyes of the guard.
 RUN = """\
 import pathlib, subprocess, sys, time
