@@ -31,7 +31,8 @@ const V1_CONTROLLERS: [&str; 2] = ["cpuacct", "cpu,cpuacct"];
 const V1_USAGE: &str = "cpuacct.usage";
 const V2_USAGE: &str = "cpu.stat";
 const MEMBERS: &str = "cgroup.procs";
-/// The names of control groups begin with this and the id of the process that made them.
+/// The names of control groups begin with this, the process that made them, and its namespace of process ids: in
+/// another namespace, its id is that of another process, or of none.
 const NAME_START: &str = "mailrace-compare-";
 /// How long processes may take to end when the group is dropped, before SIGKILL.
 const DROP_TIME_MAX: Duration = Duration::from_secs(2);
@@ -83,7 +84,7 @@ impl CpuGroup {
     pub fn create(name: &str) -> CpuGroup {
         let number = NUMBER.fetch_add(1, Relaxed);
         let name: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
-        let name = format!("{NAME_START}{}-{number}-{name}", std::process::id());
+        let name = format!("{}{number}-{name}", name_start(std::process::id()));
         match ControlGroup::create(&name) {
             Some(group) => CpuGroup::own(Some(group), None),
             None => CpuGroup::tree(),
@@ -138,7 +139,6 @@ impl CpuGroup {
         for (name, control_group) in ControlGroup::left_behind() {
             let mut group = CpuGroup::own(Some(control_group), None);
             let is_used = !group.processes().is_empty();
-            // A group of another namespace cannot be removed, and disturbs nothing here.
             if group.end(DROP_TIME_MAX).is_ok() && is_used {
                 names.push(name);
             }
@@ -288,7 +288,7 @@ impl ControlGroup {
         })
     }
 
-    /// The groups of this user's comparisons whose process is gone, with their names.
+    /// The groups of this user's comparisons in this namespace whose process is gone, with their names.
     fn left_behind() -> Vec<(String, ControlGroup)> {
         let v1 = V1_CONTROLLERS.map(|controller| (Path::new(CGROUP).join(controller), V1_USAGE, 1));
         let places = v1.into_iter().chain([(PathBuf::from(CGROUP), V2_USAGE, 2)]);
@@ -296,7 +296,7 @@ impl ControlGroup {
         for (parent, proof, version) in places {
             for entry in fs::read_dir(&parent).into_iter().flatten().flatten() {
                 let (folder, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
-                let is_left = maker(&name).is_some_and(|id| process_table::identify(id).is_none());
+                let is_left = maker_here(&name).is_some_and(|id| process_table::identify(id).is_none());
                 let is_own = entry.metadata().is_ok_and(|found| found.uid() == rustix::process::geteuid().as_raw());
                 if is_left && is_own && folder.join(proof).exists() {
                     found.push((name, ControlGroup { folder, version }));
@@ -357,9 +357,22 @@ impl ControlGroup {
     }
 }
 
-/// The id of the process that made the control group of this name; None if it is of something else.
-fn maker(name: &str) -> Option<i32> {
-    name.strip_prefix(NAME_START)?.split('-').next()?.parse().ok()
+/// How the names of the control groups of a process begin.
+fn name_start(process: u32) -> String {
+    format!("{NAME_START}{process}-{}-", own_namespace())
+}
+
+/// The id of the process that made the control group of this name; None if it is of something else, or was made in
+/// another namespace of process ids.
+fn maker_here(name: &str) -> Option<i32> {
+    let mut numbers = name.strip_prefix(NAME_START)?.split('-');
+    let (process, namespace) = (numbers.next()?.parse().ok()?, numbers.next()?.parse::<u64>().ok()?);
+    (namespace == own_namespace()).then_some(process)
+}
+
+/// The number of this process's namespace of process ids.
+fn own_namespace() -> u64 {
+    fs::metadata("/proc/self/ns/pid").map_or(0, |namespace| namespace.ino())
 }
 
 #[cfg(test)]
@@ -411,9 +424,12 @@ mod tests {
 
     #[test]
     fn control_groups_are_named_after_the_process_that_made_them() {
-        assert_eq!(maker("mailrace-compare-4711-0-postfix-2"), Some(4711));
-        assert_eq!(maker("mailrace-compare-x"), None);
-        assert_eq!(maker("system.slice"), None);
+        let name = format!("{}0-postfix-2", name_start(4711));
+        assert_eq!(maker_here(&name), Some(4711));
+        // A comparison in another namespace may run.
+        assert_eq!(maker_here(&format!("mailrace-compare-4711-{}-0-postfix", own_namespace() + 1)), None);
+        assert_eq!(maker_here("mailrace-compare-x"), None);
+        assert_eq!(maker_here("system.slice"), None);
     }
 
     /// Where no control group can be made, none can be left behind.
@@ -421,7 +437,7 @@ mod tests {
     fn what_a_killed_comparison_left_behind_is_ended() {
         let mut gone = Command::new("true").spawn().unwrap();
         gone.wait().unwrap();
-        let name = format!("{NAME_START}{}-0-test", gone.id());
+        let name = format!("{}0-test", name_start(gone.id()));
         let Some(control_group) = ControlGroup::create(&name) else { return };
         let group = CpuGroup::own(Some(control_group), None);
         let argv = group.command(&["sleep", "60"].map(str::to_owned));
