@@ -19,6 +19,8 @@ use crate::nodes::{TestNode, WAIT_MAX, folder};
 use crate::servers::NatsServers;
 
 const HOUR: Duration = Duration::from_secs(3600);
+/// Longer than a node takes to start on a busy machine.
+const LIFETIME: Duration = Duration::from_secs(15);
 
 /// The keys of an operator and of an account with JetStream, in the memory of the server.
 struct Operator {
@@ -126,7 +128,7 @@ fn a_node_whose_jwt_expires_while_it_runs_says_so_and_takes_a_new_one() {
     let valid = operator.file("valid.creds", &user, &user, Some(now + HOUR));
     let servers = runtime.block_on(NatsServers::start_secured(1, &operator.security(), Some(&valid)));
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-    let file = operator.file("short.creds", &user, &user, Some(now + Duration::from_secs(4)));
+    let file = operator.file("short.creds", &user, &user, Some(now + LIFETIME));
     let config = ClusterConfig { credentials_file: Some(file), ..servers.config("first") };
     let (tell, told) = channel();
     let tell = Mutex::new(tell);

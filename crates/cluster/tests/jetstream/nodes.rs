@@ -258,7 +258,7 @@ fn a_node_takes_over_a_lane_and_the_owner_comes_back_with_a_new_one() {
 
     let begin = Instant::now();
     assert_eq!(second.await_adopted(expected.len()), expected);
-    assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", begin.elapsed());
+    assert!(begin.elapsed() < Duration::from_secs(40), "{:?}", begin.elapsed());
     assert_eq!((second.length(small), second.length(large)), (106, 2_000_006));
     second.finish(small);
 
@@ -433,11 +433,12 @@ fn a_lane_is_taken_over_only_when_the_lease_of_its_owner_is_over() {
     let lease = Duration::from_secs(9);
     let first = TestNode::start(ClusterConfig { lease, ..servers.config("first") }, &folder(&home, "first"));
     let second = TestNode::start(servers.config("second"), &folder(&home, "second"));
+    // Before the record, which the other node may see sooner than this thread goes on.
+    let begin = Instant::now();
     let id = first.accept(100);
-    let accepted = Instant::now();
     first.end();
     assert_eq!(second.await_adopted(1), [id]);
-    assert!(accepted.elapsed() >= lease, "{:?}", accepted.elapsed());
+    assert!(begin.elapsed() >= lease, "{:?}", begin.elapsed());
     second.end();
 }
 

@@ -87,9 +87,14 @@ async fn without_a_server_a_connection_cannot_be_opened_now_and_requests_fail_at
     while connection.is_connected() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    let start = Instant::now();
-    assert_eq!(store(&stream, 0, &Bytes::new()).await, Err(PublishFailure::Unavailable));
-    assert!(start.elapsed() < Duration::from_secs(1));
+    let mut times = Vec::new();
+    for _ in 0..5 {
+        let start = Instant::now();
+        assert_eq!(store(&stream, 0, &Bytes::new()).await, Err(PublishFailure::Unavailable));
+        times.push(start.elapsed());
+    }
+    // One of them is, even on a machine that is busy with others.
+    assert!(times.iter().min() < Some(&Duration::from_secs(1)), "{times:?}");
     servers.resume(0);
     let end = Instant::now() + Duration::from_secs(60);
     while store(&stream, 0, &Bytes::from_static(b"x")).await.is_err() {
@@ -146,7 +151,7 @@ async fn a_request_is_awaited_until_its_sender_gives_up() {
         let request = requests.next().await.unwrap();
         assert!(request.is_awaited().await);
     };
-    let ask = other.ask(&name, Bytes::from_static(b"abc"), Duration::from_secs(2));
+    let ask = other.ask(&name, Bytes::from_static(b"abc"), Duration::from_secs(6));
     let (unfinished, ()) = futures_util::future::join(ask, begin).await;
     assert!(matches!(unfinished, Err(AskError::Unfinished(..))), "it was begun: {unfinished:?}");
 }
