@@ -17,9 +17,10 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-const WAIT_MAX: Duration = Duration::from_secs(30);
-/// A rate of half the best is good enough, so a search of two values ends when it has enough pairs of them.
-const TWO_VALUES: &str = "--tolerance 50 --run 100ms --json --output result.json";
+const WAIT_MAX: Duration = Duration::from_secs(60);
+/// A rate of half the best is good enough, so a search of two values ends when it has enough pairs of them. A shorter
+/// load might be over before a busy machine lets it begin.
+const TWO_VALUES: &str = "--tolerance 50 --run 400ms --json --output result.json";
 
 fn tune(folder: &Path, arguments: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_mailrace"));
@@ -44,7 +45,7 @@ fn a_setting_that_hurts_is_worse_and_the_same_value_twice_shows_nothing() {
     fs::write(folder.path().join("mailrace.toml"), "allow_root = true\n").unwrap();
     let measure = || {
         let values = "transport.smtp.rate --before 100000/s --values 10/s";
-        let options = "--scenario relay --run 100ms --sessions 20 --json --output result.json";
+        let options = "--scenario relay --run 300ms --sessions 20 --json --output result.json";
         ran(folder.path(), &format!("measure {values} {options}"))
     };
     let (output, found) = Some(measure()).filter(|(_, found)| found["trusted"] == true).unwrap_or_else(measure);
@@ -76,8 +77,7 @@ fn a_search_of_sessions_goes_on_until_its_answer_is_confirmed() {
     fs::write(folder.path().join("mailrace.toml"), "allow_root = true\n").unwrap();
     let (output, found) =
         ran(folder.path(), &format!("search sessions --min 8 --max 9 --scenario accept-many {TWO_VALUES}"));
-    assert_eq!(output.status.code(), Some(0), "{found:#}\n{}", String::from_utf8_lossy(&output.stderr));
-    assert_eq!(found["complete"], true, "{found:#}");
+    assert_complete(&output, &found);
     let runs: Vec<usize> = result_file(folder.path()).cases.iter().map(|case| case.rounds.len()).collect();
     assert!(runs.len() == 2 && runs.iter().all(|count| *count >= 6), "{runs:?}");
 }
@@ -95,11 +95,19 @@ fn a_search_of_batch_asks_the_first_table_and_knows_its_default() {
     fs::write(folder.path().join("addresses"), addresses).unwrap();
     let options = format!("--scenario lookup --recipients-from addresses --sessions 20 {TWO_VALUES}");
     let (output, found) = ran(folder.path(), &format!("search batch --min 16 --max 64 --step 4 {options}"));
-    assert_eq!(output.status.code(), Some(0), "{found:#}\n{}", String::from_utf8_lossy(&output.stderr));
-    assert_eq!((&found["complete"], &found["in_force"]["value"]), (&true.into(), &64.into()), "{found:#}");
+    assert_complete(&output, &found);
+    assert_eq!(found["in_force"]["value"], 64, "{found:#}");
     let file = result_file(folder.path());
     assert!(file.notes[0].contains("table.people.batch in mailrace.toml"), "{:?}", file.notes);
     assert!(asked.load(Ordering::Relaxed) > 100, "the runs ask the table: {asked:?}");
+}
+
+/// A search has ended by itself. On a busy machine, the largest value may by chance be more than twice as good as the
+/// other: then the exit code says that a larger one might be better still.
+fn assert_complete(output: &Output, found: &Value) {
+    let expected = i32::from(found["shape"] == "rising");
+    assert_eq!(output.status.code(), Some(expected), "{found:#}\n{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(found["complete"], true, "{found:#}");
 }
 
 /// A stand-in for Redis, in which every key exists; also returns the number of keys that it was asked.
@@ -133,7 +141,7 @@ fn answer_keys(stream: &TcpStream, asked: &AtomicUsize) -> Option<()> {
 #[test]
 fn a_run_that_fails_says_what_the_server_answered() {
     let folder = tempfile::tempdir().unwrap();
-    let options = "--before 2 --values 20 --scenario accept-many --run 100ms --sessions 10";
+    let options = "--before 2 --values 20 --scenario accept-many --run 2s --sessions 10";
     let (output, _) = ran(folder.path(), &format!("measure limits.sessions {options}"));
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(70), "{said}");
