@@ -115,6 +115,28 @@ class ClusterOperators(ClusterCase):
         host = self.open_host()
         self.assertEqual(self.await_delivery(host, subjects, second), sorted(subjects))
 
+    def test_a_node_is_forgotten_by_force_with_a_lane_that_nobody_can_take_over(self):
+        first, second = self.node("first"), self.node("second")
+        first.start()
+        second.start()
+        subjects = self.fill(first, 2)
+        lane = next(row["lane"] for row in self.rows(first, "cluster", "status") if row["role"] == "owner")
+        first.kill()
+        # A record that no version can read: nobody may know what is in the lane.
+        self.nats.request(f"mailrace.test.lane.{lane}.log")
+        await_that(lambda: "cannot watch a lane" in second.log.read_text(), "the lane cannot be taken over", second)
+        await_that(lambda: [row["node"] for row in self.nodes(second)] == ["second"], "first is not alive", second, 40)
+        self.assert_refused(f"no node has taken over lane {lane}", second, "cluster", "forget", "first")
+        forgotten = self.command(second, "cluster", "forget", "first", "--force")
+        self.assertIn("first is forgotten; lanes given up with their mail: 1", forgotten)
+        self.assertIn("forgot a lane", second.log.read_text())
+        self.assertIn("error", self.nats.request(f"$JS.API.STREAM.INFO.mailrace-test-{lane}"))
+        self.assertIn("given up with their mail: 0", self.command(second, "cluster", "forget", "first", "--force"))
+        # Its disk is not lost after all.
+        first.start()
+        host = self.open_host()
+        self.assertEqual(self.await_delivery(host, subjects, first), sorted(subjects))
+
     def assert_refused(self, text, server, *words):
         """A command fails, and says why."""
         done = self.attempt(server, *words)
