@@ -68,7 +68,7 @@ pub use usage::LimitUse;
 
 /// How long a stop waits for the records that hand lanes over.
 const RELEASE_TIME_MAX: Duration = Duration::from_secs(5);
-/// How long a request to the servers is tried again before a caller that waits gets an error.
+/// How long the servers may take for a request that a caller waits for, or for an entry.
 const ASK_TIME_MAX: Duration = Duration::from_secs(5);
 /// The pause before a request that has failed is sent again.
 const RETRY_DELAY: Duration = Duration::from_millis(500);
@@ -292,32 +292,31 @@ impl ClusterNode {
 }
 
 impl NodeShared {
-    /// Writes the entry of this node, for ever.
+    /// Writes the entry of this node, for ever. An attempt that hangs is given up while the last entry still lasts.
     async fn keep_entry(self: Arc<Self>) {
         let mut bucket = None;
         for write in 0_u64.. {
-            if bucket.is_none() {
-                bucket = self.connection.nodes().await.ok();
-            }
-            if let Some(nodes) = &bucket
-                && self.write_entry(nodes, write.is_multiple_of(WRITES_PER_COUNT)).await.is_err()
-            {
-                // It is in the memory of the servers: they may have lost it.
-                bucket = None;
-            }
+            let written = self.write_entry(bucket.take(), write.is_multiple_of(WRITES_PER_COUNT));
+            // The bucket is in the memory of the servers: after a failure, they may have lost it.
+            bucket = timeout(ASK_TIME_MAX, written).await.ok().and_then(Result::ok);
             sleep(WRITE_INTERVAL).await;
         }
     }
 
-    /// An entry that is missing only means that others do not see this node in a list.
-    async fn write_entry(&self, nodes: &NodesBucket, counts_nodes: bool) -> Result<(), StreamError> {
+    /// Returns the bucket, which is opened if there is none yet. An entry that is missing only means that others do not
+    /// see this node in a list.
+    async fn write_entry(&self, bucket: Option<NodesBucket>, counts_nodes: bool) -> Result<NodesBucket, StreamError> {
+        let nodes = match bucket {
+            Some(nodes) => nodes,
+            None => self.connection.nodes().await?,
+        };
         let begin = Instant::now();
         nodes.write(&self.parts.config.node, &self.entry()).await?;
         self.counters.set_round_trip(begin.elapsed());
         if counts_nodes {
             self.counters.set_nodes(nodes.list().await?.len());
         }
-        Ok(())
+        Ok(nodes)
     }
 
     /// Tells blocking threads when to end.

@@ -1,4 +1,5 @@
-//! Servers that are too old, too few, without JetStream or without the copies that the settings ask for.
+//! Servers that are too old, too few, without JetStream or without the copies that the settings ask for; and some that do
+//! not deliver what a node subscribes to.
 
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
@@ -6,11 +7,13 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use cluster::lane::{PublishFailure, RecordSubject};
 use cluster::{ClusterConfig, Connection, OpenError, StreamError};
+use futures_util::StreamExt;
 use mail::SpoolId;
 use spool::LaneId;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::timeout;
 
 use crate::nodes::{TestNode, WAIT_MAX, folder, servers};
 use crate::servers::NatsServers;
@@ -207,4 +210,39 @@ fn the_notes_of_closed_lanes_get_the_copies_of_the_settings() {
             connection.note_closed(lane()).await.unwrap();
         });
     }
+}
+
+/// What is delivered to consumers goes to subjects that this user may not hear. Answers have longer ones.
+const DEAF_USER: &str = r#"authorization { users = [
+    { user: all, password: all }
+    { user: deaf, password: deaf, permissions: { subscribe: { deny: ["_INBOX.*"] } } }
+] }"#;
+
+/// Less than an entry lasts. A count of the nodes and the pause after it take five seconds each.
+const ENTRY_INTERVAL_MAX: Duration = Duration::from_secs(13);
+
+/// A count of the nodes that hung delayed the next entry until the last one was gone: others missed a node that lived.
+#[test]
+fn a_node_whose_count_of_the_nodes_hangs_writes_its_entry_again_before_the_last_one_is_gone() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let home = tempfile::tempdir().unwrap();
+    let credentials = |user: &str| {
+        let path = home.path().join(format!("{user}.credentials"));
+        std::fs::write(&path, format!("{user}:{user}")).unwrap();
+        path
+    };
+    let servers = runtime.block_on(NatsServers::start_secured(1, DEAF_USER, Some(&credentials("all"))));
+    let mut entries = runtime.block_on(async {
+        let options = async_nats::ConnectOptions::with_user_and_password("all".into(), "all".into());
+        let client = options.connect(format!("127.0.0.1:{}", servers.port(0))).await.unwrap();
+        let entries = client.subscribe("$KV.mailrace-test-nodes.first").await.unwrap();
+        client.flush().await.unwrap();
+        entries
+    });
+    let config = ClusterConfig { credentials_file: Some(credentials("deaf")), ..servers.config("first") };
+    let node = TestNode::start(config, &folder(&home, "first"));
+    for time_max in [WAIT_MAX, ENTRY_INTERVAL_MAX] {
+        runtime.block_on(async { timeout(time_max, entries.next()).await }).expect("it is written in time");
+    }
+    node.end();
 }
