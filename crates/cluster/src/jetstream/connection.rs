@@ -25,6 +25,7 @@ use tokio::sync::watch;
 
 use crate::config::ClusterConfig;
 use crate::credentials::{CredentialsError, connect_options, has_expired};
+use crate::lane::PUBLISHES_IN_FLIGHT_MAX;
 
 /// The first version whose servers check `Nats-Expected-Last-Sequence` for pipelined publishes as
 /// this crate needs it. Older ones were not tried.
@@ -36,6 +37,11 @@ const LOSSLESS_VERSION_MIN: [u32; 3] = [2, 10, 0];
 
 /// How long an answer of the servers may take.
 pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The most answers to records that are awaited at a time. Beyond it, async-nats sends nothing, so lanes would wait for one
+/// another, also with their signs of life. A lane awaits [`PUBLISHES_IN_FLIGHT_MAX`], and everything else a few: this is
+/// enough for 65,536 lanes, for whose threads no process has room. What is not used needs no memory.
+const ANSWERS_AWAITED_MAX: usize = 65_536 * PUBLISHES_IN_FLIGHT_MAX as usize;
 
 /// How long a server may take to accept a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -187,7 +193,8 @@ impl Connection {
         let servers: Vec<_> = config.servers.iter().map(|server| server.address()).collect();
         let file = config.credentials_file.as_deref();
         let client = options.connect(servers).await.map_err(|error| connect_error(error, file))?;
-        let context = ContextBuilder::new().timeout(REQUEST_TIMEOUT).build(client.clone());
+        let context =
+            ContextBuilder::new().timeout(REQUEST_TIMEOUT).max_ack_inflight(ANSWERS_AWAITED_MAX).build(client.clone());
         let (config, without_place) = (config.clone(), Mutex::default());
         let shared = ConnectionShared { client, context, config, disconnections, last_error, without_place };
         Ok(Connection { shared: Arc::new(shared) })

@@ -9,8 +9,15 @@ use cluster::{AskError, ClusterConfig, Connection, LaneStream, NodeEntry, OpenEr
 use futures_util::{StreamExt, TryStreamExt};
 use mail::SpoolId;
 use spool::LaneId;
+use tokio::time::timeout;
 
 use crate::servers::NatsServers;
+
+/// More than async-nats allows by default.
+const AWAITED_ANSWERS: u64 = 5_100;
+
+/// How long a record may take to be sent on a busy machine.
+const SEND_TIME_MAX: Duration = Duration::from_secs(10);
 
 fn lane() -> LaneId {
     LaneId { spool: SpoolId::new(0xabc), number: 3 }
@@ -53,6 +60,23 @@ async fn a_record_is_stored_only_behind_the_one_that_its_writer_expects() {
     assert!(stream.delete().await.unwrap() && !stream.delete().await.unwrap());
     assert_eq!(stream.slot(3).await, Err(ReadFailure::NoStream));
     assert_eq!(stream.tail().await, Err(TailFailure::NoStream));
+}
+
+/// By default, async-nats sends nothing while 5,000 answers are awaited: 157 lanes with full windows, such as of streams
+/// without a leader, held up all others, also their signs of life.
+#[tokio::test]
+async fn a_lane_publishes_while_others_await_any_number_of_answers() {
+    let servers = NatsServers::start(1).await;
+    let stream = servers.connect("a").await.lane_stream(lane());
+    stream.ensure().await.unwrap();
+    let mut awaited = Vec::new();
+    for number in 0..AWAITED_ANSWERS {
+        let sent = stream.publish(RecordSubject::Log, number, Bytes::from_static(b"x"));
+        awaited.push(timeout(SEND_TIME_MAX, sent).await.expect("it is sent").unwrap());
+    }
+    for (number, answer) in (0..).zip(awaited) {
+        assert_eq!(answer.await, Ok(number + 1));
+    }
 }
 
 #[tokio::test]
