@@ -10,6 +10,7 @@ import time
 import unittest
 
 from cluster_case import LEASE_SECONDS, ClusterCase
+from doubled import losses_of
 from harness import Client
 from nats_servers import TcpProxy
 from outbound import text_message
@@ -83,6 +84,7 @@ class Cluster(ClusterCase):
         time.sleep(30 - LEASE_SECONDS)
         first.process.send_signal(signal.SIGCONT)
         self.assertEqual(first.process.wait(60), _LANE_LOST)
+        self.assertEqual(len(losses_of(first.log.read_text())), 1, "the ledger of bench/cluster goes by what the log says")
         self.assertEqual(self.await_delivery(host, subjects, second), sorted(subjects))
         first.start()
         self.assertEqual(self.queued(first), 0)
