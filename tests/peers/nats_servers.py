@@ -38,8 +38,12 @@ class TcpProxy:
         while not self._stopped.is_set():
             try:
                 client, _ = self._listener.accept()
+            except OSError:
+                continue
+            try:
                 server = socket.create_connection(self._target)
             except OSError:
+                client.close()
                 continue
             threading.Thread(target=self._pass_on, args=(client, server), daemon=True).start()
 
