@@ -95,7 +95,7 @@ pub fn measure(loaded: &LoadedConfig, args: &TuneMeasureArgs) -> anyhow::Result<
 pub fn search(loaded: &LoadedConfig, args: &TuneSearchArgs) -> anyhow::Result<()> {
     let inputs = Inputs::new(loaded, &args.runs, None)?;
     let target = args.parameter.target(args.runs.scenario, &inputs.settings).map_err(usage)?;
-    let in_force = target.present(&inputs.operator, args.runs.sessions.into(), &inputs.host);
+    let in_force = inputs.present(&target);
     let plan = search_plan(args, &inputs.settings, in_force.as_deref())?;
     check_sessions(&target, plan.high, loaded)?;
     let what = format!("{} is {target}", args.parameter);
@@ -180,13 +180,21 @@ impl<'a> Inputs<'a> {
     }
 
     fn before(&self, target: &Target, args: &TuneMeasureArgs) -> anyhow::Result<String> {
-        let present = || target.present(&self.operator, self.args.sessions.into(), &self.host);
+        let present = || self.present(target);
         args.before.clone().or_else(present).ok_or_else(|| {
-            usage_text(format!(
-                "{} has no value at present, or different ones on several disks: name one to compare with, by --before",
-                args.knob
-            ))
+            let why = match target {
+                Target::Setting(_) => {
+                    "there is no such setting, or neither the configuration nor its defaults have a value"
+                }
+                Target::Environment(_) => "this variable is not set",
+                Target::Sessions | Target::Host(_) => "it cannot be read, or several disks have different values",
+            };
+            usage_text(format!("{}: {why}: name the value to compare with, by --before", args.knob))
         })
+    }
+
+    fn present(&self, target: &Target) -> Option<String> {
+        target.present(&self.operator, self.args.sessions.into(), &self.host, &self.settings)
     }
 
     fn trial(&self, target: Target, changes: Option<Box<dyn HostChanges>>) -> anyhow::Result<ServerTrial> {
@@ -332,6 +340,7 @@ fn wrong_value(error: TrialError) -> anyhow::Error {
 fn run_failed(error: TrialError) -> anyhow::Error {
     let code = match error {
         TrialError::Stopped => exit::UNAVAILABLE,
+        TrialError::Refused(_) => exit::USAGE,
         TrialError::Failed(_) => exit::SOFTWARE,
     };
     ExitError { code, text: error.to_string() }.into()

@@ -2,6 +2,7 @@
 //! are put back at the end, and after a kill by the next command that takes the journal. What is changed is what
 //! `tune apply` would change: one word of several, all disks, and what the kernel changes with it.
 
+use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -39,7 +40,7 @@ impl LiveValues {
         host: Host,
         files: Arc<dyn Files>,
     ) -> Result<LiveValues, ApplyError> {
-        let changes = TemporaryChanges::begin(files.clone())?;
+        let changes = TemporaryChanges::begin(files.clone()).map_err(|error| needs_root(knob, error))?;
         Ok(LiveValues { knob: knob.to_owned(), report: check(&host, settings), host, files, changes })
     }
 
@@ -51,7 +52,11 @@ impl LiveValues {
 
 impl HostChanges for LiveValues {
     fn check(&self, value: &str) -> Result<(), String> {
-        self.changes_to(value).map(drop)
+        let missing = |change: &Change| {
+            let error = self.files.check_right(&change.path).err()?;
+            Some(format!("{} cannot be written: {error}; run it as root, and not where it is read-only", change.path))
+        };
+        self.changes_to(value)?.iter().find_map(missing).map_or(Ok(()), Err)
     }
 
     fn set(&mut self, value: &str) -> Result<(), String> {
@@ -64,6 +69,16 @@ impl HostChanges for LiveValues {
 
     fn put_back(self: Box<Self>) -> Result<(), String> {
         self.changes.put_back().map_err(|error| error.to_string())
+    }
+}
+
+/// Who lacks the right to write the journal lacks that to change the value, too.
+fn needs_root(knob: &str, error: ApplyError) -> ApplyError {
+    match error {
+        ApplyError::Io { doing, source } if source.kind() == ErrorKind::PermissionDenied => {
+            ApplyError::MissingRights(format!("{knob} is a value of the kernel: run it as root ({doing}: {source})"))
+        }
+        other => other,
     }
 }
 
@@ -128,6 +143,15 @@ mod tests {
         assert_eq!(host.read("net/ipv4/tcp_rmem"), "4096 131072 1048576\n");
         drop(values);
         assert_eq!(host.read("net/ipv4/tcp_rmem"), "4096\t131072\t6291456\n");
+    }
+
+    #[test]
+    fn who_lacks_the_rights_is_told_to_be_root() {
+        let denied = ApplyError::Io { doing: "making /var/lib/x".into(), source: ErrorKind::PermissionDenied.into() };
+        let told = needs_root("vm.swappiness", denied);
+        assert!(matches!(&told, ApplyError::MissingRights(text) if text.contains("run it as root")), "{told}");
+        let full = ApplyError::Io { doing: "making /var/lib/x".into(), source: ErrorKind::StorageFull.into() };
+        assert!(matches!(needs_root("vm.swappiness", full), ApplyError::Io { .. }));
     }
 
     #[test]

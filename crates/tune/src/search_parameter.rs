@@ -88,16 +88,14 @@ impl SearchParameter {
         }
     }
 
-    /// The value in force as a point of the curve, from its text in the configuration, if it has one; None if it is no
-    /// number, is 0 and stops what is measured, or is one of the load.
+    /// The value in force as a point of the curve, from its text, if it has one; None if it is no number, is 0 and stops
+    /// what is measured, or is one of the load.
     #[must_use]
     pub fn in_force(self, present: Option<&str>, settings: &ServerSettings, processors: u64) -> Option<u64> {
         match self {
             SearchParameter::Sessions => None,
             SearchParameter::Threads => Some(settings.session_threads(Some(processors))),
-            // Most configurations leave it out, and then it is a default that the built-in configuration cannot name.
-            SearchParameter::Batch => settings.table_batch.first().map(|(_, batch)| *batch),
-            SearchParameter::Concurrency => present?.parse().ok().filter(|value| *value > 0),
+            SearchParameter::Batch | SearchParameter::Concurrency => present?.parse().ok().filter(|value| *value > 0),
         }
     }
 }
@@ -128,11 +126,7 @@ mod tests {
         assert_eq!(in_force(SearchParameter::Concurrency, "2000"), Some(2000));
         assert_eq!(in_force(SearchParameter::Concurrency, "0"), None, "it holds the queue");
         assert_eq!(in_force(SearchParameter::Sessions, "100"), None, "clients are not configured");
-        assert_eq!(
-            SearchParameter::Batch.in_force(None, &settings, 4),
-            Some(64),
-            "the configuration has no line of it"
-        );
+        assert_eq!(in_force(SearchParameter::Batch, "64"), Some(64));
     }
 
     #[test]

@@ -47,6 +47,10 @@ impl FromStr for SettingPath {
 }
 
 impl SettingPath {
+    pub(crate) fn parts(&self) -> &[String] {
+        &self.0
+    }
+
     /// The value in a configuration; None if it is not set there.
     pub(crate) fn find<'a>(&self, configuration: &'a Table) -> Option<&'a Value> {
         let (first, rest) = self.0.split_first()?;

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use config::{Config, ListenerSettings, MaildirPathTemplate, QueueSettings, TableKind, TransportSettings};
 
+use crate::setting_path::SettingPath;
+
 /// What the server is configured to do.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServerSettings {
@@ -85,6 +87,18 @@ impl ServerSettings {
             table_batch: table_batch(config),
             ldap_tables: config.tables.iter().filter_map(ldap_table).collect(),
         }
+    }
+
+    /// The value of a setting that its section may leave out, if that section exists: a default that the built-in
+    /// configuration cannot name, since it has no such section.
+    pub(crate) fn in_force(&self, path: &SettingPath) -> Option<u64> {
+        let [section, name, key] = path.parts() else { return None };
+        let values = match (section.as_str(), key.as_str()) {
+            ("table", "batch") => &self.table_batch,
+            ("queue", "concurrency") => &self.queue_concurrency,
+            _ => return None,
+        };
+        values.iter().find(|(found, _)| found == name).map(|(_, value)| *value)
     }
 
     /// The threads that run sessions, as many as deliver to other hosts: half of the processors if the configuration

@@ -80,9 +80,19 @@ impl Target {
     }
 
     /// The present value; None if the setting has none, or if the files cannot be read or have different ones.
-    pub fn present(&self, configuration: &Table, connections: u64, host: &Host) -> Option<String> {
+    /// `settings` are those of this configuration, which knows defaults that the built-in one cannot name.
+    pub fn present(
+        &self,
+        configuration: &Table,
+        connections: u64,
+        host: &Host,
+        settings: &ServerSettings,
+    ) -> Option<String> {
         match self {
-            Target::Setting(path) => path.find(configuration).map(value_text).or_else(|| default_of(path)),
+            Target::Setting(path) => {
+                let in_force = || settings.in_force(path).map(|value| value.to_string());
+                path.find(configuration).map(value_text).or_else(|| default_of(path)).or_else(in_force)
+            }
             Target::Environment(name) => std::env::var(name).ok(),
             Target::Sessions => Some(connections.to_string()),
             Target::Host(value) => value.present(host),
@@ -271,7 +281,7 @@ mod tests {
         std::fs::write(folder.path().join("small"), "4096\t131072\t131072\n").unwrap();
         let host = Host::below(folder.path());
         let configuration: Table = "threads = 3\n[[queue]]\nname = \"local\"\nconcurrency = 7\n".parse().unwrap();
-        let present = |target: Target| target.present(&configuration, 100, &host);
+        let present = |target: Target| target.present(&configuration, 100, &host, &ServerSettings::default());
         let setting = |name: &str| present(Target::Setting(name.parse().unwrap()));
         assert_eq!(setting("threads").as_deref(), Some("3"));
         assert_eq!(setting("queue.local.concurrency").as_deref(), Some("7"));
@@ -290,6 +300,27 @@ mod tests {
         assert_eq!(kernel(&["/memory", "/small"], Some(1)).as_deref(), Some("131072"));
         assert_eq!(kernel(&["/memory", "/small"], Some(2)), None, "the disks differ");
         assert_eq!(kernel(&["/memory"], Some(3)), None);
+    }
+
+    /// A measurement of `table.X.batch` needed --before if the file had no such line, and most files have none.
+    #[test]
+    fn a_setting_of_a_section_that_leaves_it_out_has_the_default_of_such_sections() {
+        let text = "[[queue]]\nname = \"news\"\n\
+                    [[table]]\nname = \"people\"\ntype = \"ldap\"\nurl = \"ldap://127.0.0.1\"\nbase = \"o=x\"\n\
+                    filter = \"(mail={key})\"\n";
+        let settings = ServerSettings::from_config(&config::Config::parse(text, "test", "mx.example.org").unwrap());
+        let folder = tempfile::tempdir().unwrap();
+        let host = Host::below(folder.path());
+        let present = |name: &str, text: &str| {
+            let target = Target::Setting(name.parse().unwrap());
+            target.present(&text.parse().unwrap(), 100, &host, &settings)
+        };
+        let number = |name: &str| present(name, text).and_then(|value| value.parse::<u64>().ok());
+        assert_eq!(number("table.people.batch"), Some(settings.table_batch[0].1));
+        assert_eq!(present("table.people.batch", &format!("{text}batch = 9\n")).as_deref(), Some("9"));
+        assert_eq!(present("table.nobody.batch", text), None);
+        assert_eq!(present("table.people.limit", text), None);
+        assert_eq!(number("queue.news.concurrency"), Some(1000), "as of `standard`");
     }
 
     #[test]

@@ -11,7 +11,8 @@ pub trait Trial {
     ///
     /// # Errors
     ///
-    /// The operator stopped it, or the system does not work with this value. Nothing that was started is left.
+    /// The operator stopped it, the host does not take this value, or the system does not work with it. Nothing that was
+    /// started is left.
     fn run(&mut self, value: &str) -> Result<Run, TrialError>;
 }
 
@@ -21,6 +22,9 @@ pub enum TrialError {
     /// The operator ended the measurement.
     #[error("ended by a signal; everything that was started is stopped and removed")]
     Stopped,
+    /// What was asked cannot be measured here: why, and what to do. No other value and no further run helps.
+    #[error("{0}")]
+    Refused(String),
     /// The system did not start, or refused or lost messages: what happened, and with which value.
     #[error("{0}")]
     Failed(String),

@@ -110,7 +110,7 @@ impl ServerTrial {
     ///
     /// It does not or is not; the text has the place and the reason.
     pub fn check(&self, value: &str) -> Result<(), TrialError> {
-        self.changes.as_ref().map_or(Ok(()), |changes| changes.check(value)).map_err(TrialError::Failed)?;
+        self.changes.as_ref().map_or(Ok(()), |changes| changes.check(value)).map_err(TrialError::Refused)?;
         let sink = (self.settings.scenario == Scenario::Relay).then_some(25);
         let text = self.configuration(value, &self.run_folder(), sink)?.to_string();
         match Config::parse(&text, &format!("the configuration of a run with {value}"), "localhost") {
@@ -187,8 +187,7 @@ impl ServerTrial {
         self.settings.scenario.load(port, &load, folder)
     }
 
-    fn run_in(&mut self, folder: &Path, value: &str) -> Result<Run, CompareError> {
-        self.change_host(value)?;
+    fn run_in(&self, folder: &Path, value: &str) -> Result<Run, CompareError> {
         let (sink, sink_port) = match self.settings.scenario {
             Scenario::Relay => self.start_sink(folder).map(|(sink, port)| (Some(sink), Some(port)))?,
             _ => (None, None),
@@ -206,9 +205,12 @@ impl ServerTrial {
         Ok(run)
     }
 
-    fn change_host(&mut self, value: &str) -> Result<(), CompareError> {
+    /// Only the kernel knows which numbers it takes, so a value is refused here that passed [`ServerTrial::check`].
+    fn change_host(&mut self, value: &str) -> Result<(), TrialError> {
         match (&self.target, &mut self.changes) {
-            (Target::Host(_), Some(changes)) => changes.set(value).map_err(CompareError::Failed),
+            (Target::Host(_), Some(changes)) => changes
+                .set(value)
+                .map_err(|error| TrialError::Refused(format!("this host does not take the value {value}: {error}"))),
             _ => Ok(()),
         }
     }
@@ -299,6 +301,7 @@ impl ServerTrial {
 
 impl Trial for ServerTrial {
     fn run(&mut self, value: &str) -> Result<Run, TrialError> {
+        self.change_host(value)?;
         let folder = self.run_folder();
         fs::create_dir(&folder).map_err(failed("making the folder of a run"))?;
         let run = self.run_in(&folder, value);
@@ -318,11 +321,14 @@ fn check_scenario(settings: &RunSettings) -> Result<(), TrialError> {
         return Ok(());
     }
     if !settings.configuration.contains_key("table") {
-        return Err(TrialError::Failed("lookup measures tables, but the configuration has no [[table]]".to_owned()));
+        return Err(TrialError::Refused("lookup measures tables, but the configuration has no [[table]]".to_owned()));
     }
-    match settings.recipients_from {
-        Some(_) => Ok(()),
-        None => Err(TrialError::Failed(
+    match &settings.recipients_from {
+        Some(file) => fs::File::open(file).map(drop).map_err(|error| {
+            let shown = file.display();
+            TrialError::Refused(format!("--recipients-from {shown}: {error}; name a file with an address in each line"))
+        }),
+        None => Err(TrialError::Refused(
             "lookup needs addresses that the tables have: give a file with --recipients-from".to_owned(),
         )),
     }
@@ -330,10 +336,14 @@ fn check_scenario(settings: &RunSettings) -> Result<(), TrialError> {
 
 /// The folder that the operator named, without links, which their owners could lead elsewhere.
 fn chosen_folder(folder: &Path) -> Result<PathBuf, TrialError> {
-    let folder = fs::canonicalize(folder).map_err(failed("finding the folder of the runs"))?;
-    match can_write_safely(&folder).map_err(failed("looking at the folder of the runs"))? {
+    let unusable = |error: std::io::Error| {
+        let shown = folder.display();
+        TrialError::Refused(format!("--folder {shown}: {error}; name a folder that exists, on the disk of the spool"))
+    };
+    let folder = fs::canonicalize(folder).map_err(unusable)?;
+    match can_write_safely(&folder).map_err(unusable)? {
         true => Ok(folder),
-        false => Err(TrialError::Failed(format!(
+        false => Err(TrialError::Refused(format!(
             "{}, or a folder above it, can be replaced by another user, and what root writes there too: name a folder of \
              root's with --folder",
             folder.display()
@@ -359,7 +369,7 @@ fn folder_beside(lane: &Path, is_safe: fn(&Path) -> std::io::Result<bool>) -> Re
             return Ok(folder.to_owned());
         }
     }
-    Err(TrialError::Failed(format!(
+    Err(TrialError::Refused(format!(
         "the file system of {} has no folder above it in which runs can have theirs, of this user alone: name one on that \
          disk with --folder",
         lane.display()
@@ -394,7 +404,9 @@ fn make_folder(parent: &Path) -> Result<TempDir, TrialError> {
     });
     made.map_err(|error| {
         let parent = parent.display();
-        TrialError::Failed(format!("making a folder in {parent}: {error}; name another one on that disk with --folder"))
+        TrialError::Refused(format!(
+            "making a folder in {parent}: {error}; name another one on that disk with --folder"
+        ))
     })
 }
 
@@ -449,6 +461,7 @@ fn with_cause(error: &CompareError) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::target::HostValue;
 
     fn settings(scenario: Scenario, configuration: &str, folder: &Path) -> RunSettings {
         RunSettings {
@@ -501,7 +514,7 @@ mod tests {
             (Scenario::AcceptMany, "limits", "5"),
             (Scenario::AcceptMany, "spool", "{ lanes = [\"/srv/a\"] }"),
         ] {
-            let recipients_from = Some("addresses".into());
+            let recipients_from = Some("/dev/null".into());
             let settings = RunSettings { recipients_from, ..settings(scenario, table, folder.path()) };
             let target = Target::Setting(setting.parse().unwrap());
             let queued: QueueCounter = Box::new(|_| Ok(0));
@@ -567,7 +580,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let table = "[[table]]\nname = \"people\"\ntype = \"ldap\"\nurl = \"ldap://user:hunter2@127.0.0.1\"\n\
                      base = \"o=x\"\npassword = \"hunter2\"\n";
-        let recipients_from = Some("addresses".into());
+        let recipients_from = Some("/dev/null".into());
         let settings = RunSettings { recipients_from, ..settings(Scenario::Lookup, table, folder.path()) };
         let queued: QueueCounter = Box::new(|_| Ok(0));
         let trial = ServerTrial::new(settings, Target::Sessions, Interrupt::default(), queued, None).unwrap();
@@ -582,9 +595,56 @@ mod tests {
     #[test]
     fn lookup_needs_tables_and_addresses() {
         let folder = tempfile::tempdir().unwrap();
-        let lookup = |configuration| trial(Scenario::Lookup, configuration, "threads", folder.path()).err().unwrap();
-        assert!(lookup("").to_string().contains("no [[table]]"));
-        assert!(lookup("[[table]]\nname = \"a\"\ntype = \"static\"\n").to_string().contains("--recipients-from"));
+        let refusal = |configuration, recipients_from: Option<&str>| {
+            let recipients_from = recipients_from.map(PathBuf::from);
+            let settings = RunSettings { recipients_from, ..settings(Scenario::Lookup, configuration, folder.path()) };
+            let queued: QueueCounter = Box::new(|_| Ok(0));
+            match ServerTrial::new(settings, Target::Sessions, Interrupt::default(), queued, None) {
+                Err(TrialError::Refused(text)) => text,
+                other => panic!("{:?}", other.err()),
+            }
+        };
+        let table = "[[table]]\nname = \"a\"\ntype = \"static\"\n";
+        assert!(refusal("", None).contains("no [[table]]"));
+        assert!(refusal(table, None).contains("give a file with --recipients-from"));
+        assert!(
+            refusal(table, Some("/nowhere/addresses")).starts_with("--recipients-from /nowhere/addresses: No such")
+        );
+    }
+
+    #[test]
+    fn a_folder_that_does_not_exist_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let missing = folder.path().join("missing");
+        let text = chosen_folder(&missing).unwrap_err().to_string();
+        assert!(text.starts_with(&format!("--folder {}: No such file", missing.display())), "{text}");
+    }
+
+    /// Two failed runs said that the value fails, and named another reason than the kernel's.
+    #[test]
+    fn a_value_that_the_kernel_refuses_ends_the_measurement_at_once_with_its_reason() {
+        struct Refusing;
+        impl HostChanges for Refusing {
+            fn check(&self, _: &str) -> Result<(), String> {
+                Ok(())
+            }
+            fn set(&mut self, _: &str) -> Result<(), String> {
+                Err("setting /proc/sys/vm/swappiness: Invalid argument".to_owned())
+            }
+            fn put_back(self: Box<Self>) -> Result<(), String> {
+                Ok(())
+            }
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let value = HostValue { knob: "vm.swappiness".to_owned(), files: vec![String::new()], word: None };
+        let queued: QueueCounter = Box::new(|_| Ok(0));
+        let settings = settings(Scenario::AcceptOne, "", folder.path());
+        let changes: Box<dyn HostChanges> = Box::new(Refusing);
+        let mut trial =
+            ServerTrial::new(settings, Target::Host(value), Interrupt::default(), queued, Some(changes)).unwrap();
+        let text = "this host does not take the value 500: setting /proc/sys/vm/swappiness: Invalid argument";
+        assert_eq!(trial.run("500"), Err(TrialError::Refused(text.to_owned())));
+        assert!(!trial.run_folder().exists(), "no run has begun");
     }
 
     #[test]
