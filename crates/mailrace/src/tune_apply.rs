@@ -22,7 +22,8 @@ use config::{Config, ConfigErrors, ConfigSource, LoadedConfig};
 ///
 /// # Errors
 ///
-/// `--root` is not a folder; a file cannot be read; the changes are refused or fail; or a running server refuses them.
+/// `--root` is not a folder; a file cannot be read; the changes are refused or fail; a running server refuses them; or a
+/// knob that was named is one that this command does not change.
 pub fn apply(loaded: &LoadedConfig, options: &TuneApplyArgs) -> anyhow::Result<()> {
     let files = files(options.root.as_deref())?;
     if options.yes && tune::apply::end_measurement(&files).map_err(exit_error)? {
@@ -46,14 +47,29 @@ pub fn apply(loaded: &LoadedConfig, options: &TuneApplyArgs) -> anyhow::Result<(
     let reloads = options.yes && options.root.is_none() && plan.preview.take_reload();
     write!(output(), "{}", plan.preview)?;
     if plan.preview.is_empty() {
-        return Ok(writeln!(output(), "nothing to change")?);
+        writeln!(output(), "nothing to change")?;
+        return refuse_unmet(&plan.unmet);
     }
     if !options.yes {
-        return end_without_change(&plan.missing_rights);
+        end_without_change(&plan.missing_rights)?;
+        return refuse_unmet(&plan.unmet);
     }
     tune::apply::apply(&files, &plan).map_err(exit_error)?;
     writeln!(output(), "changed; `mailrace tune revert` puts everything back")?;
-    if reloads { reload(&loaded.config) } else { Ok(()) }
+    if reloads {
+        reload(&loaded.config)?;
+    }
+    refuse_unmet(&plan.unmet)
+}
+
+/// A script that names a knob has to see that it is not changed.
+fn refuse_unmet(knobs: &[String]) -> anyhow::Result<()> {
+    if knobs.is_empty() {
+        return Ok(());
+    }
+    let text =
+        format!("not changed by this command: {}; the lines above say how to change it by hand", knobs.join(", "));
+    Err(ExitError { code: exit::NEGATIVE, text }.into())
 }
 
 /// Has the running server read its configuration again, or says how.
@@ -94,7 +110,8 @@ pub fn revert(config: Option<&Path>, options: &TuneRevertArgs) -> anyhow::Result
 
 fn end_without_change(missing_rights: &[String]) -> anyhow::Result<()> {
     missing_rights.iter().try_for_each(|missing| writeln!(output(), "missing right: {}", printable(missing)))?;
-    Ok(writeln!(output(), "nothing is changed: add --yes to do it")?)
+    let who = if missing_rights.is_empty() { "" } else { "as root, " };
+    Ok(writeln!(output(), "nothing is changed: {who}add --yes to do it")?)
 }
 
 pub(crate) fn files(root: Option<&Path>) -> anyhow::Result<Arc<dyn Files>> {
@@ -139,6 +156,7 @@ fn accepts(source: &ConfigSource, text: &str, is_copy: bool) -> Result<(), Strin
 /// A refused change has the exit code 1.
 pub(crate) fn exit_error(error: ApplyError) -> anyhow::Error {
     let (code, text) = match error {
+        ApplyError::Usage(text) => (exit::USAGE, text),
         ApplyError::Refused(text) => (exit::NEGATIVE, text),
         ApplyError::Configuration(text) => (exit::CONFIG, text),
         ApplyError::MissingRights(text) => (exit::PERMISSION, text),

@@ -5,6 +5,9 @@ use std::io;
 /// Why nothing was changed, or not all of it.
 #[derive(Debug, thiserror::Error)]
 pub enum ApplyError {
+    /// The request cannot be meant like this; nothing was changed.
+    #[error("{0}")]
+    Usage(String),
     /// It is not done, for a reason that the operator can remove; nothing was changed.
     #[error("{0}")]
     Refused(String),

@@ -80,6 +80,8 @@ pub struct Plan {
     pub missing_rights: Vec<String>,
     /// The knobs that stay as they are, and why; also in the advice of the preview.
     pub not_changed: Vec<String>,
+    /// The names of those of them that the operator named, except those that are as wanted.
+    pub unmet: Vec<String>,
 }
 
 impl FromStr for KnobRequest {
@@ -92,7 +94,7 @@ impl FromStr for KnobRequest {
         };
         match knobs().iter().any(|knob| knob.name == name) {
             true => Ok(KnobRequest { name: name.to_owned(), value }),
-            false => Err("no such knob: `mailrace tune check --all` lists them".to_owned()),
+            false => Err("no such knob: `mailrace tune check --all` lists them, and other settings are changed in the configuration file".to_owned()),
         }
     }
 }
@@ -109,7 +111,10 @@ pub fn plan(
     request: &ApplyRequest,
     config: &ConfigFile<'_>,
 ) -> Result<Plan, ApplyError> {
-    let mut planner = Planner { host, files, lines: Vec::new(), settings: Vec::new(), plan: Plan::default() };
+    refuse_repeated(&request.knobs)?;
+    let requested = &request.knobs;
+    let mut planner =
+        Planner { host, files, requested, lines: Vec::new(), settings: Vec::new(), plan: Plan::default() };
     for (result, value) in selected(report, request) {
         planner.add(result, value, config)?;
     }
@@ -126,7 +131,7 @@ fn selected<'a>(report: &'a CheckReport, request: &'a ApplyRequest) -> Vec<(&'a 
     for result in &report.results {
         let is_finding = result.verdict == Verdict::Finding;
         let is_sure = result.sureness == Sureness::Sure;
-        let named = request.knobs.iter().rfind(|named| named.name == result.knob.name);
+        let named = request.knobs.iter().find(|named| named.name == result.knob.name);
         match named {
             _ if result.verdict == Verdict::Absent => {}
             Some(KnobRequest { value: Some(value), .. }) => selected.push((result, Some(value.as_str()))),
@@ -138,9 +143,19 @@ fn selected<'a>(report: &'a CheckReport, request: &'a ApplyRequest) -> Vec<(&'a 
     selected
 }
 
+/// Of two values only one could be set.
+fn refuse_repeated(knobs: &[KnobRequest]) -> Result<(), ApplyError> {
+    let is_repeated = |(index, knob): &(usize, &KnobRequest)| knobs[..*index].iter().any(|it| it.name == knob.name);
+    match knobs.iter().enumerate().find(is_repeated) {
+        Some((_, knob)) => Err(ApplyError::Usage(format!("{} is named twice: name each knob once", knob.name))),
+        None => Ok(()),
+    }
+}
+
 struct Planner<'a> {
     host: &'a Host,
     files: &'a dyn Files,
+    requested: &'a [KnobRequest],
     lines: Vec<LineSetting>,
     settings: Vec<ConfigSetting>,
     plan: Plan,
@@ -203,7 +218,7 @@ impl Planner<'_> {
         let mut words: Vec<&str> = former.split(' ').collect();
         let is_whole = value.split(' ').count() == words.len();
         if !is_whole && (value.contains(' ') || knob.read.is_some() || knob.field >= words.len()) {
-            return Err(ApplyError::Refused(format!("{}: expected {} numbers", knob.name, words.len())));
+            return Err(ApplyError::Usage(format!("{}: expected {} numbers", knob.name, words.len())));
         }
         if !is_whole {
             words[knob.field] = value;
@@ -324,7 +339,11 @@ impl Planner<'_> {
 
     fn advise(&mut self, result: &KnobResult, how: &str) {
         let subject = if result.subject.is_empty() { String::new() } else { format!(" {}", result.subject) };
-        self.leave(format!("{}{subject}: {how}", result.knob.name));
+        let name = &result.knob.name;
+        if self.requested.iter().any(|knob| knob.name == *name) && !self.plan.unmet.contains(name) {
+            self.plan.unmet.push(name.clone());
+        }
+        self.leave(format!("{name}{subject}: {how}"));
     }
 
     fn leave(&mut self, reason: String) {
@@ -336,11 +355,14 @@ impl Planner<'_> {
     fn explain_nothing(&mut self, report: &CheckReport, named: &KnobRequest) {
         let results = || report.results.iter().filter(|result| result.knob.name == named.name);
         let text = match results().map(|result| result.verdict).min() {
-            None | Some(Verdict::Absent) => "this host lacks what it controls",
+            None | Some(Verdict::Absent) => "neither this host nor the configuration has what it controls",
             Some(Verdict::Unknown) if named.value.is_none() => "its value is unknown: name the value to set",
-            Some(Verdict::Well) if named.value.is_none() => "it is as wanted",
+            Some(Verdict::Well) if named.value.is_none() => {
+                return self.leave(format!("{}: it is as wanted", named.name));
+            }
             _ => return,
         };
+        self.plan.unmet.push(named.name.clone());
         self.leave(format!("{}: {text}", named.name));
     }
 
@@ -448,8 +470,8 @@ fn checked_value(knob: &Knob, text: &str) -> Result<String, ApplyError> {
         ValueKind::Choice => "a word",
         ValueKind::Text | ValueKind::Flags => "no value: it is changed by hand",
     };
-    let refused = || ApplyError::Refused(format!("{}={text}: expected {expected}", knob.name));
-    value.filter(|value| !value.is_empty()).ok_or_else(refused)
+    let wrong = || ApplyError::Usage(format!("{}={text}: expected {expected}", knob.name));
+    value.filter(|value| !value.is_empty()).ok_or_else(wrong)
 }
 
 /// The file of a knob of a disk; None if the subject is no plain name of one.

@@ -531,10 +531,26 @@ fn a_configuration_that_would_be_refused_is_not_written() {
     let refused = host.plan(&["limits.sessions=0", "net.core.somaxconn"]).unwrap_err();
     assert!(matches!(&refused, ApplyError::Configuration(text) if text.contains("sessions")), "{refused}");
     for wrong in ["net.core.somaxconn=many", "net.core.somaxconn=1\n2", "limits.body_memory=1XiB", "resolver=x"] {
-        assert!(matches!(host.plan(&[wrong]), Err(ApplyError::Refused(_))), "{wrong:?}");
+        assert!(matches!(host.plan(&[wrong]), Err(ApplyError::Usage(_))), "{wrong:?}");
     }
+    let twice = host.plan(&["vm.swappiness=10", "vm.swappiness=20"]).unwrap_err();
+    assert!(matches!(&twice, ApplyError::Usage(text) if text.contains("named twice")), "{twice}");
     assert!("net.core.somaxcon".parse::<KnobRequest>().is_err());
     assert_same(&host, &original, "planning");
+}
+
+/// A script saw success although nothing was done.
+#[test]
+fn a_knob_that_is_named_and_cannot_be_changed_is_told_from_one_that_is_as_wanted() {
+    let host = TestHost::to_change();
+    let unmet = |knobs: &[&str]| host.plan(knobs).unwrap().unmet;
+    assert_eq!(unmet(&["mount.sync"]), [""; 0], "it is as wanted");
+    assert_eq!(unmet(&["mount.sync=async"]), ["mount.sync"], "advice only");
+    assert_eq!(unmet(&["disk.scheduler.ssd=nothing", "net.core.somaxconn"]), ["disk.scheduler.ssd"]);
+    assert_eq!(unmet(&["net.core.somaxconn", "vm.swappiness=5"]), [""; 0]);
+    assert_eq!(unmet(&[]), [""; 0], "the other findings were not named");
+    apply(&host.files(), &host.plan(&["net.core.somaxconn"]).unwrap()).unwrap();
+    assert_eq!(unmet(&["net.core.somaxconn"]), [""; 0], "it was changed");
 }
 
 #[test]
