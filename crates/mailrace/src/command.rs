@@ -77,7 +77,7 @@ fn dispatch(cli: &Cli) -> anyhow::Result<()> {
         Command::Bench(command) => run_bench(command),
         Command::Tune(TuneCommand::Measure(options)) => tune_runs::measure(&config::load(config)?, options),
         Command::Tune(TuneCommand::Search(options)) => tune_runs::search(&config::load(config)?, options),
-        Command::Tune(TuneCommand::Check(options)) => tune_command::check(&config::load(config)?.config, options),
+        Command::Tune(TuneCommand::Check(options)) => tune_command::check(&config::load(config)?, options),
         Command::Tune(TuneCommand::Apply(options)) => tune_apply::apply(&config::load(config)?, options),
         Command::Tune(TuneCommand::Revert(options)) => tune_apply::revert(config, options),
         Command::Password { scheme } => password::run(*scheme),

@@ -4,12 +4,13 @@ use std::io::Write;
 use std::path::Path;
 
 use anyhow::Context;
+use mail::printable;
 
 use crate::cli::TuneCheckArgs;
 use crate::exit::{self, ExitError};
 use crate::output::{output, terminal_width};
 use crate::stderr::print_stderr;
-use config::Config;
+use config::LoadedConfig;
 use tune::apply::RealFiles;
 use tune::{Host, Probes, ResolverTimes, ServerSettings, SyncTimes};
 
@@ -22,8 +23,8 @@ pub(crate) const MEASUREMENT_LEFT: &str =
 /// # Errors
 ///
 /// `--root` is not a folder.
-pub fn check(config: &Config, options: &TuneCheckArgs) -> anyhow::Result<()> {
-    let settings = ServerSettings::from_config(config);
+pub fn check(loaded: &LoadedConfig, options: &TuneCheckArgs) -> anyhow::Result<()> {
+    let settings = ServerSettings::from_config(&loaded.config);
     let mut host = host(options.root.as_deref())?;
     let probes = if options.probe { measure(&host, &settings) } else { Probes::default() };
     if let Some(times) = &probes.resolver {
@@ -34,6 +35,9 @@ pub fn check(config: &Config, options: &TuneCheckArgs) -> anyhow::Result<()> {
         true => tune::render_json(&report, &probes, options.all),
         false => tune::render_text(&report, &probes, options.all, terminal_width()),
     };
+    if !options.json {
+        writeln!(output(), "configuration: {}\n", printable(&loaded.source.to_string()))?;
+    }
     output().write_all(text.as_bytes())?;
     if is_measured(options.root.as_deref()) {
         print_stderr(format_args!("{MEASUREMENT_LEFT}"));

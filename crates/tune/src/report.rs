@@ -35,7 +35,7 @@ pub fn render_text(report: &CheckReport, probes: &Probes, all: bool, width: u16)
     let failures = probes.failures.iter().map(|failure| format!("not measured: {}\n", printable(failure)));
     let sentences = probes.syncs.iter().map(sync_sentence).chain(resolver).chain(failures);
     sentences.for_each(|sentence| text.push_str(&sentence));
-    text + &summary(report) + "\n"
+    text + &summary(report, all) + "\n"
 }
 
 /// The report as one JSON object. Without `all` only findings are in it.
@@ -83,9 +83,25 @@ fn row(result: &KnobResult) -> [String; 6] {
         printable(value).into_owned(),
         printable(&result.wanted).into_owned(),
         if is_finding { result.sureness.name() } else { result.verdict.name() }.to_owned(),
-        if is_finding { format!("{} ({})", result.knob.why, result.knob.source) } else { result.knob.title.clone() },
+        explanation(result),
         if is_finding { printable(&result.how).into_owned() } else { String::new() },
     ]
+}
+
+/// Why a finding is one, or why a value is unknown; else what the knob is.
+fn explanation(result: &KnobResult) -> String {
+    let knob = &result.knob;
+    match (result.verdict, &result.value) {
+        (Verdict::Finding, _) => format!("{} ({})", knob.why, knob.source),
+        (Verdict::Unknown, None) => {
+            let place = ["{disk}", "{ssd}", "{hdd}"]
+                .iter()
+                .fold(knob.linux.clone(), |place, word| place.replace(word, &printable(&result.subject)));
+            format!("{}: nothing could be read from {place}", knob.title)
+        }
+        (Verdict::Unknown, Some(_)) => format!("{}: whether this is well cannot be seen. {}", knob.title, knob.why),
+        (Verdict::Well | Verdict::Absent, _) => knob.title.clone(),
+    }
 }
 
 /// The name, and below it that of the same on FreeBSD.
@@ -98,13 +114,14 @@ fn names(result: &KnobResult) -> String {
     if knob.freebsd == ABSENT_ON_FREEBSD { name } else { format!("{name}\n({})", knob.freebsd) }
 }
 
-fn summary(report: &CheckReport) -> String {
+fn summary(report: &CheckReport, all: bool) -> String {
     let count = |sureness| report.findings().filter(|finding| finding.sureness == sureness).count();
     let findings = report.findings().count();
     format!(
-        "{} knobs looked at, {} unknown; {findings} {} ({} sure, {} likely, {} depending on the load)",
+        "{} knobs looked at, {} unknown{}; {findings} {} ({} sure, {} likely, {} depending on the load)",
         report.knobs,
         report.unknown(),
+        if all || report.unknown() == 0 { "" } else { " (--all says why)" },
         if findings == 1 { "finding" } else { "findings" },
         count(Sureness::Sure),
         count(Sureness::Likely),
