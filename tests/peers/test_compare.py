@@ -132,8 +132,8 @@ class Compare(unittest.TestCase):
         rounds = case["rounds"]
         self.assertLess(len(rounds), QUICK_SECONDS, "each of two runs rests for a second")
         self.assertEqual(rounds[0]["one"]["count"], 100, "a tenth")
-        self.assertIn("A trial: loads are divided by 10.", result["notes"])
-        self.assertRegex("\n".join(result["notes"]), rf"A trial: the time, 12 s, was over after {len(rounds)} of at most 99 rounds\.")
+        self.assertIn("every count or time divided by 10", result["reduced"])
+        self.assertIn(f"the time, 12 s, over after {len(rounds)} of at most 99 rounds", result["reduced"])
 
     def test_an_aim_that_is_missed_is_exit_code_1_and_an_error_in_the_file_65(self):
         (self.folder / "own").mkdir()

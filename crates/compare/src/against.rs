@@ -2,12 +2,13 @@
 //!
 //! Files with the same name belong together, and in them cases with the same label and systems with the same name.
 //! The runs were not made in the same rounds, so whatever else changed on the machine is in the ratio too: a
-//! difference of the machines is a warning, and so are other commands for the load.
+//! difference of the machines is a warning, and so are another load and another configuration.
 
-use crate::result::{Case, Figure, Property, ResultFile};
+use crate::result::{Case, Figure, Property, ResultFile, System};
+use crate::setup_difference::{configuration_difference, load_difference};
 use crate::statistics::median;
 use crate::unpaired::{ratio, ratio_interval};
-use crate::words::case_text;
+use crate::words::{case_text, plural};
 
 /// What is compared.
 const FIGURES: [Figure; 2] = [Figure::Rate, Figure::CpuPerThousand];
@@ -162,11 +163,17 @@ fn warnings(new: &ResultFile, old: &ResultFile) -> Vec<String> {
     if !differences.is_empty() {
         warnings.push(format!("The machines differ: {}", differences.join("; ")));
     }
-    let has_other_load =
-        |name: &&str| commands(new, name).zip(commands(old, name)).is_some_and(|(new, old)| new != old);
-    let others: Vec<&str> = new.system_names().into_iter().filter(has_other_load).collect();
-    if !others.is_empty() {
-        warnings.push(format!("The load is started by other commands: {}", others.join(", ")));
+    if new.unit != old.unit {
+        warnings.push(format!("They count different things: {} (new), {} (old)", plural(&new.unit), plural(&old.unit)));
+    }
+    for name in new.system_names() {
+        let Some((new, old)) = system(new, name).zip(system(old, name)) else { continue };
+        if let Some(difference) = load_difference(&new.commands, &old.commands) {
+            warnings.push(format!("The load of {name} differs: {difference}"));
+        }
+        if let Some(difference) = configuration_difference(new, old) {
+            warnings.push(format!("The configuration of {name} differs: {difference}"));
+        }
     }
     if new.is_trial || old.is_trial {
         warnings.push("One of them is a trial, which is too short to be compared".to_owned());
@@ -207,8 +214,8 @@ fn machine_differences(new: &ResultFile, old: &ResultFile) -> Vec<String> {
 }
 
 /// None if the system is not listed.
-fn commands<'a>(file: &'a ResultFile, name: &str) -> Option<&'a [String]> {
-    file.systems.iter().find(|system| system.name == name).map(|system| &system.commands[..])
+fn system<'a>(file: &'a ResultFile, name: &str) -> Option<&'a System> {
+    file.systems.iter().find(|system| system.name == name)
 }
 
 /// Systems and cases that only `one` has.
@@ -276,7 +283,34 @@ mod tests {
         let warnings = &against.results[0].as_ref().unwrap().warnings;
         assert_eq!(
             warnings[..],
-            ["The machines differ: kernel: x (old), y (new)", "The load is started by other commands: a"]
+            ["The machines differ: kernel: x (old), y (new)", "The load of a differs: x (old), y (new)"]
+        );
+    }
+
+    #[test]
+    fn a_scenario_that_changed_is_a_warning_that_says_what_differs() {
+        let with = |threads: u32, port: u16, unit: &str| {
+            let mut file = file("x", &OLD);
+            file.unit = unit.to_owned();
+            let configuration = format!("threads = {threads}\nurl = \"ldap://127.0.0.1:{port}\"\n");
+            file.systems[0].configuration = Some(configuration);
+            file
+        };
+        let warnings = |new: &ResultFile, old: &ResultFile| {
+            let against = Against::new(std::slice::from_ref(new), std::slice::from_ref(old));
+            against.results[0].as_ref().unwrap().warnings.clone()
+        };
+        assert_eq!(
+            warnings(&with(1, 26_001, "message"), &with(1, 31_907, "message")),
+            [""; 0],
+            "ports are chosen anew"
+        );
+        assert_eq!(
+            warnings(&with(2, 1, "page"), &with(1, 1, "message")),
+            [
+                "They count different things: pages (new), messages (old)",
+                "The configuration of a differs: threads = 1 (old), threads = 2 (new)"
+            ]
         );
     }
 

@@ -19,23 +19,30 @@ pub fn against_text(against: &Against, results: &[ResultFile], width: u16) -> St
     table.set_header(["RESULT", "SYSTEM", "FIGURE", "OLD", "NEW", "NEW/OLD", "95 % INTERVAL", ""]);
     let mut remarks = String::new();
     for (file, changes) in results.iter().zip(&against.results) {
-        match changes {
-            Some(changes) => {
-                table.add_rows(changes.changes.iter().map(|change| row(file, change)));
-                remarks += &warnings(&file.name, changes);
-            }
-            None => _ = writeln!(remarks, "{}: there is no old result of this name", file.name),
+        if let Some(changes) = changes {
+            table.add_rows(changes.changes.iter().map(|change| row(file, change)));
+            remarks += &warnings(&file.name, changes);
         }
     }
-    for name in &against.only_old {
-        let _ = writeln!(remarks, "{name}: there is no new result of this name");
-    }
+    without_partner(against, results).iter().for_each(|remark| _ = writeln!(remarks, "{remark}"));
     let mut text = String::new();
     if !table.is_empty() {
         text = table.lines().map(|line| format!("{}\n", line.trim_end())).collect();
         text.push('\n');
     }
     text + &remarks + &summary(against) + "\n"
+}
+
+/// The results that were not compared, since only one side has any of their name: as sentences without an end.
+pub(crate) fn without_partner(against: &Against, results: &[ResultFile]) -> Vec<String> {
+    let is_new = |(_, changes): &(&ResultFile, &Option<Changes>)| changes.is_none();
+    let only_new: Vec<&str> =
+        results.iter().zip(&against.results).filter(is_new).map(|(file, _)| file.name.as_str()).collect();
+    let only_old: Vec<&str> = against.only_old.iter().map(String::as_str).collect();
+    let sentence = |side: &str, names: &[&str]| {
+        (!names.is_empty()).then(|| format!("Only in the {side} results, so not compared: {}", names.join(", ")))
+    };
+    sentence("new", &only_new).into_iter().chain(sentence("old", &only_old)).collect()
 }
 
 /// How many figures are better and worse.

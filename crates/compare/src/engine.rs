@@ -148,8 +148,8 @@ pub fn compare(
         is_late: false,
     };
     let rounds = run_rounds(&turns, count, &mut measurement)?;
-    let late =
-        options.time_max.filter(|_| measurement.is_late).map(|time_max| late_note(time_max, rounds.len(), count));
+    let late_max = options.time_max.filter(|_| measurement.is_late);
+    let reduced = reduced(file, options, count, rounds.len(), late_max);
     let cases = cases(scenario, &turns, rounds);
     Ok(ResultFile {
         format: FORMAT,
@@ -161,7 +161,7 @@ pub fn compare(
         started: started.to_rfc3339(),
         seconds: Some(begun.elapsed().as_secs_f64()),
         is_trial: is_trial(options, count, &cases),
-        reduced: None,
+        reduced,
         machine: machine::describe(work.path(), &options.version, machine::cpu_source()),
         unit: scenario.unit.clone(),
         case_name: scenario.value_name.clone().filter(|_| !scenario.values.is_empty()),
@@ -171,7 +171,7 @@ pub fn compare(
         checks: Vec::new(),
         charts: Vec::new(),
         tables: Vec::new(),
-        notes: notes(file, scenario, options, count).chain(late).chain(left_out).collect(),
+        notes: notes(file, scenario, options, count).chain(left_out).collect(),
     })
 }
 
@@ -456,7 +456,6 @@ fn notes<'a>(
 ) -> impl Iterator<Item = String> + use<'a> {
     let rest = options.rest.unwrap_or(file.compare.rest.0).as_secs_f64();
     let settled = format!("Before each run the disks were synced and the machine rested for {rest} s.");
-    let shrunk = (options.shrink > 1).then(|| format!("A trial: loads are divided by {}.", options.shrink));
     let written = file.compare.notes.iter().chain(&scenario.notes).cloned();
     let checked = match count.interim_checks() {
         InterimChecks::Never => "The number of rounds was fixed before the first one.",
@@ -464,12 +463,29 @@ fn notes<'a>(
             "Rounds went on until the intervals of the ratios decided; these intervals allow for a check after every round."
         }
     };
-    written.chain([settled, checked.to_owned()]).chain(shrunk)
+    written.chain([settled, checked.to_owned()])
 }
 
-fn late_note(time_max: Duration, done: usize, count: RoundCount) -> String {
-    let (seconds, most) = (time_max.as_secs_f64(), count.most());
-    format!("A trial: the time, {seconds:.0} s, was over after {done} of at most {most} rounds.")
+/// What makes it a trial. `late_max` is the time that was over before the rounds were.
+fn reduced(
+    file: &CompareFile,
+    options: &CompareOptions,
+    count: RoundCount,
+    done: usize,
+    late_max: Option<Duration>,
+) -> Option<String> {
+    let shrunk = (options.shrink > 1).then(|| format!("every count or time divided by {}", options.shrink));
+    let usual_rest = file.compare.rest.0;
+    let rested = options.rest.filter(|rest| *rest < usual_rest).map(|rest| {
+        format!("a rest of {} s before each run instead of {}", rest.as_secs_f64(), usual_rest.as_secs_f64())
+    });
+    let most = count.most();
+    let late = late_max
+        .map(|time| format!("the time, {:.0} s, over after {done} of at most {most} rounds", time.as_secs_f64()));
+    let few = (done < count.least() as usize)
+        .then(|| format!("fewer rounds than the {} that an interval takes", count.least()));
+    let parts: Vec<String> = [shrunk, rested, late, few].into_iter().flatten().collect();
+    (!parts.is_empty()).then(|| parts.join("; "))
 }
 
 fn now() -> Timestamp {

@@ -42,6 +42,7 @@ pub mod result;
 pub mod result_files;
 pub mod rounds;
 pub mod sequential;
+mod setup_difference;
 pub mod statistics;
 pub mod template;
 mod text;

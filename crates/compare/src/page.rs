@@ -16,7 +16,7 @@ mod section;
 mod tables;
 
 use crate::against::{Against, ChangeVerdict};
-use crate::against_text::summary;
+use crate::against_text::{summary, without_partner};
 use crate::answer::answer;
 use crate::page::grid::draw_verdict;
 use crate::page::html::Html;
@@ -80,6 +80,9 @@ fn draw_contents(html: &mut Html, results: &[ResultFile], against: Option<&Again
             html.text("Compared with earlier results: ");
             draw_verdict(html, is_good, &summary(against));
         });
+        for remark in without_partner(against, results) {
+            html.line("p", &[("class", &"hint")], format_args!("{remark}."));
+        }
     }
     html.block("nav", &[("aria-label", &"Answers")], |html| {
         html.block("ol", &[], |html| {
@@ -88,6 +91,9 @@ fn draw_contents(html: &mut Html, results: &[ResultFile], against: Option<&Again
                     html.words("a", &[("href", &format_args!("#{}", section_id(index)))], section::heading(file));
                     if let Some(answer) = answer(file) {
                         html.line("p", &[], answer);
+                    }
+                    if let Some(text) = section::reduction(file) {
+                        html.line("p", &[("class", &"hint")], text);
                     }
                     section::draw_aims(html, file);
                 });

@@ -40,8 +40,8 @@ pub struct ResultFile {
     /// Smaller or shorter than the full measurement: for a first look only.
     #[serde(default)]
     pub is_trial: bool,
-    /// What was left out or made smaller in a result that is kept all the same: "every count or time divided
-    /// by 20". None for a complete measurement.
+    /// What was left out or made smaller: "every count or time divided by 20". None for a complete measurement. A
+    /// result that is kept all the same is no trial.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reduced: Option<String>,
     /// The machine: processor, memory, kernel, file system, versions. In the order in which they are shown.

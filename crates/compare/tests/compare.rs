@@ -147,6 +147,7 @@ fn two_programs_take_turns_and_their_cpu_is_compared() {
     assert_eq!(order, [("slow", 1), ("fast", 1), ("fast", 2), ("slow", 2)]);
     assert_eq!(notes.ratios, 2, "one ratio after each round");
     assert_eq!((result.name.as_str(), result.is_trial, result.cases.len()), ("counting", true, 1));
+    assert_eq!(result.reduced.as_deref(), Some("fewer rounds than the 6 that an interval takes"));
     assert_eq!((result.cases[0].label.as_str(), result.cases[0].value), ("10", Some(10.0)));
     let run = &result.cases[0].rounds[0]["slow"];
     assert_eq!((run.count, run.seconds, run.latency_seconds["99"]), (10, 0.5, 3e-6));
@@ -185,9 +186,11 @@ fn the_rounds_that_fit_into_the_time_are_a_trial_that_says_so() {
     let done = result.cases[0].rounds.len();
     // Each of two runs rests for a second, so all rounds would take twice as long.
     assert!(begun.elapsed() < Duration::from_secs(99) && done < 99, "{done} rounds in {:?}", begun.elapsed());
-    let note = format!("A trial: the time, 12 s, was over after {done} of at most 99 rounds.");
-    assert!(result.is_trial && result.notes.contains(&note), "{:?}", result.notes);
-    assert!(result_text(&result, 100).contains("a trial"));
+    let late = format!("the time, 12 s, over after {done} of at most 99 rounds");
+    let reduced = result.reduced.clone().unwrap_or_default();
+    assert!(result.is_trial && reduced.contains(&late), "{reduced}");
+    let text = result_text(&result, 100);
+    assert!(text.contains("a trial") && text.contains(&late), "{text}");
     assert!(is_empty(folder.path()));
 }
 

@@ -35,7 +35,12 @@ fn compare_with(results: &[ResultFile], old: &Path) -> anyhow::Result<Against> {
     let old_results = result_files::load_all(&[PathBuf::from(old)])?;
     let against = Against::new(results, &old_results);
     if against.is_empty() {
-        let text = format!("{}: no result has the name of a new one", old.display());
+        let names = |files: &[ResultFile]| files.iter().map(|file| file.name.as_str()).collect::<Vec<_>>().join(", ");
+        let (here, there) = (names(results), names(&old_results));
+        let text = format!(
+            "{}: nothing to compare, since only results of the same name are compared: {here} (new), {there} (old)",
+            old.display()
+        );
         return Err(ExitError { code: exit::DATA, text }.into());
     }
     Ok(against)

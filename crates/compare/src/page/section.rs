@@ -55,6 +55,19 @@ pub(super) fn draw_aims(html: &mut Html, file: &ResultFile) {
     }
 }
 
+/// What was left out or made smaller, as a sentence; None for a complete measurement.
+pub(super) fn reduction(file: &ResultFile) -> Option<String> {
+    match (file.is_trial, &file.reduced) {
+        (true, Some(reduced)) => Some(format!("This was a trial, whose figures are for a first look only: {reduced}.")),
+        (true, None) => Some(
+            "This was a trial, smaller or shorter than the measurement: its figures are for a first look only."
+                .to_owned(),
+        ),
+        (false, Some(reduced)) => Some(format!("This was a reduced run: {reduced}.")),
+        (false, None) => None,
+    }
+}
+
 fn draw_head(html: &mut Html, file: &ResultFile, page_title: &str) {
     let heading = heading(file);
     if heading != page_title {
@@ -66,12 +79,8 @@ fn draw_head(html: &mut Html, file: &ResultFile, page_title: &str) {
     if let Some(answer) = answer(file) {
         html.line("p", &[("class", &"answer")], answer);
     }
-    if file.is_trial {
-        let text = "This was a trial, smaller or shorter than the measurement: its figures are for a first look only.";
+    if let Some(text) = reduction(file) {
         html.line("p", &[("class", &"warning")], text);
-    }
-    if let Some(reduced) = &file.reduced {
-        html.line("p", &[("class", &"warning")], format_args!("This was a reduced run: {reduced}."));
     }
     html.block("p", &[("class", &"facts")], |html| {
         html.words("time", &[("datetime", &file.started)], &file.started);
