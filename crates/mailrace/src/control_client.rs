@@ -49,7 +49,11 @@ pub use redirects::{print_redirects, redirect};
 pub use reports::{send_reports, show_reports};
 pub use tables::{accept_table_removals, table_get, table_stats};
 
-/// `mailrace queue list`.
+/// `mailrace queue list`. A result that is not whole is an error, so that scripts do not take it for one that is.
+///
+/// # Errors
+///
+/// A node does not answer, or messages were left out because they cannot be read; what there is, is printed.
 pub fn print_queue(config: &Config, args: &QueueListArgs) -> anyhow::Result<()> {
     let filter = args.filter.clone();
     let request = match args.by {
@@ -60,8 +64,13 @@ pub fn print_queue(config: &Config, args: &QueueListArgs) -> anyhow::Result<()> 
     let mut answers = nodes::ask(config, &args.node, request)?;
     let unreadable = answers.take_unreadable();
     let shown = show_queue(args, answers);
-    print_unreadable(unreadable);
-    shown
+    match unreadable_row::unreadable_text(unreadable) {
+        Some(text) if shown.is_ok() => Err(ExitError { code: exit::IO, text }.into()),
+        left_out => {
+            left_out.iter().for_each(print_stderr);
+            shown
+        }
+    }
 }
 
 fn show_queue(args: &QueueListArgs, answers: ServerAnswers) -> anyhow::Result<()> {
@@ -77,11 +86,6 @@ fn show_queue(args: &QueueListArgs, answers: ServerAnswers) -> anyhow::Result<()
         Some(by) => Ok(summary_text::summary(by, &rows::<Value>(&answer.text)?, args.ages)),
         None => Ok(rows(&answer.text)?.iter().map(list::recipient_line).collect()),
     })
-}
-
-/// Says on standard error that a result is not whole, so that scripts read the result alone.
-pub(super) fn print_unreadable(unreadable: usize) {
-    unreadable_row::unreadable_text(unreadable).iter().for_each(print_stderr);
 }
 
 /// Has the server log what was done without it.

@@ -10,10 +10,16 @@ use mail::QueueId;
 
 use super::cluster::NodeArgs;
 
+/// The exit codes of results that are not whole.
+const QUEUE_LIST_CODES: &str = "\
+The exit code is 69 if a node of a cluster does not answer, and 74 if messages are left out because
+they cannot be read.";
+
 /// Commands for the queue.
 #[derive(Debug, Subcommand)]
 pub enum QueueCommand {
     /// List queued messages and their recipients
+    #[command(after_help = QUEUE_LIST_CODES)]
     List(QueueListArgs),
     /// Show a message: envelope, recipients, what they wait for, and header
     Show(QueueShowArgs),

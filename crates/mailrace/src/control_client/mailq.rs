@@ -4,15 +4,17 @@ use config::Config;
 use control::RecipientFilter;
 use control::list::QueuedRecipient;
 use control::request::ControlRequest;
-use control::unreadable_row::split_unreadable;
+use control::unreadable_row::{split_unreadable, unreadable_text};
 
-use super::{print, print_unreadable, request_text, rows};
+use super::{print, request_text, rows};
+use crate::stderr::print_stderr;
 
 const HEAD: &str = "-Queue ID-                --Size-- ---Arrival Time----  -Sender/Recipient-------";
 /// The column of recipients.
 const INDENT: usize = 57;
 
-/// Lists the queue.
+/// Lists the queue. Messages that cannot be read are counted on standard error and are no error, as with other mail
+/// servers: monitors take a mailq that fails for a server that does not run.
 ///
 /// # Errors
 ///
@@ -21,7 +23,7 @@ pub fn mailq(config: &Config) -> anyhow::Result<()> {
     let answer = request_text(&config.admin.socket, &ControlRequest::List(RecipientFilter::default()))?;
     let (answer, unreadable) = split_unreadable(&answer);
     print(lines(&rows(answer)?))?;
-    print_unreadable(unreadable);
+    unreadable_text(unreadable).iter().for_each(print_stderr);
     Ok(())
 }
 
