@@ -10,7 +10,7 @@ SCENARIOS := accept-many accept-one maildir flat memory secure-many secure-one r
   drain-one drain-many lame collapse mailing pressure sendfile directory mariadb replica guessing \
   read-pop3 read-pop3-lf read-pop3-tls read-page-10 read-page-100 read-page-1000 read-file-1 read-file-10 read-file-tls \
   proxy-logins-pop3 proxy-logins-imap proxy-bytes proxy-bytes-tls read-slow accept-while-reading open-maildrop \
-  exim-loadavg samba-sendfile freebsd-tuned postfix-ldap spoilt-hosts spoilt-files spoilt-scheduler tune-defaults sign verify-senders \
+  exim-loadavg samba-sendfile freebsd-tuned postfix-ldap spoilt-hosts spoilt-files spoilt-scheduler tune-defaults durability sign verify-senders \
   content-rules milter policy milter-stalled operator-api dashboards import-equivalence import-equivalence-exim cluster cluster-adopt \
   lab-smtp-many lab-smtp-one lab-agree lab-postal lab-http lab-files lab-connections lab-verify
 
