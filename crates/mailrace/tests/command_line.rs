@@ -123,12 +123,14 @@ fn tune_check_ends_with_1_if_there_are_findings() {
     let tune = |arguments: &[&str]| mailrace(folder.path(), &[&["tune", "check"], arguments].concat());
     let output = tune(&["--root", "empty"]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(stdout(&output).starts_with("configuration: the built-in default (no ./mailrace.toml, "));
     assert!(stdout(&output).ends_with("; 0 findings (0 sure, 0 likely, 0 depending on the load)\n"));
     let config = "spool = { durability = \"relaxed\" }\ndns = { servers = [\"127.0.0.1:1\"] }\n";
     std::fs::write(folder.path().join("mailrace.toml"), config).unwrap();
     let output = tune(&["--root", "empty"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(stdout(&output).contains("spool.durability"));
+    assert!(stdout(&output).starts_with("configuration: ./mailrace.toml\n"), "{}", stdout(&output));
     assert_eq!(tune(&["--root", "missing"]).status.code(), Some(74));
     let output = tune(&["--probe"]);
     assert_eq!(output.status.code(), Some(1), "there is no spool yet, but a report: {}", stderr(&output));
@@ -138,6 +140,45 @@ fn tune_check_ends_with_1_if_there_are_findings() {
     let found: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
     assert_eq!((&found["syncs"][0]["count"], &found["resolver"]["server"]), (&50.into(), &"127.0.0.1:1".into()));
     assert_eq!(std::fs::read_dir(folder.path().join("mailrace-data/spool")).unwrap().count(), 0);
+}
+
+#[test]
+fn tune_measure_and_search_say_what_cannot_be_measured_before_anything_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    let refused = |arguments: &[&str], part: &str| {
+        let output = mailrace(folder.path(), &[&["tune"], arguments].concat());
+        assert_eq!(output.status.code(), Some(64), "{arguments:?}: {}", stderr(&output));
+        assert!(stderr(&output).contains(part), "{arguments:?}: {}", stderr(&output));
+    };
+    let one = ["--scenario", "accept-one"];
+    refused(&[&["measure", "no.such"], &one[..]].concat(), "no.such: there is no such setting");
+    refused(&[&["measure", "env.MAILRACE_NOTHING"], &one[..]].concat(), "this variable is not set");
+    let missing = ["--values", "2", "--before", "1", "--folder", "missing"];
+    refused(&[&["measure", "threads"], &missing[..], &one[..]].concat(), "missing: No such file");
+    refused(&["search", "threads", "--scenario", "lookup"], "the configuration has no [[table]]");
+    let table = "[[table]]\nname = \"people\"\ntype = \"ldap\"\nurl = \"ldap://127.0.0.1:1\"\nbase = \"o=x\"\n\
+                 filter = \"(mail={key})\"\n[[domain]]\nname = \"a.example\"\nmailboxes = \"people\"\n";
+    std::fs::write(folder.path().join("mailrace.toml"), table).unwrap();
+    let lookup = ["--scenario", "lookup", "--recipients-from"];
+    refused(&[&["search", "batch"], &lookup[..], &["missing"]].concat(), "--recipients-from missing: No such file");
+    // The present value is the default of such tables, and only the other one is wrong.
+    let wrong = [&["measure", "table.people.batch", "--values", "0"], &lookup[..], &["mailrace.toml"]].concat();
+    refused(&wrong, "the configuration of a run with 0");
+}
+
+/// A script took an exit code of 0 for a change.
+#[test]
+fn tune_apply_ends_with_1_if_it_does_not_change_a_knob_that_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("empty")).unwrap();
+    let apply = |knobs: &[&str]| mailrace(folder.path(), &[&["tune", "apply", "--root", "empty"], knobs].concat());
+    let output = apply(&["mount.atime=noatime"]);
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    assert!(stderr(&output).contains("not changed by this command: mount.atime"), "{}", stderr(&output));
+    for wrong in [&["vm.swappiness=1", "vm.swappiness=2"][..], &["vm.swappinness=1"]] {
+        assert_eq!(apply(wrong).status.code(), Some(64), "{wrong:?}");
+    }
+    assert_eq!(apply(&[]).status.code(), Some(0), "there is nothing to change");
 }
 
 #[test]
@@ -163,6 +204,15 @@ fn bench_report_ends_with_1_if_something_is_worse_and_replaces_only_pages() {
     assert_eq!(output.status.code(), Some(65));
     assert_eq!(stderr(&output), "mailrace: ./broken.json:3: not a file of results: key must be a string\n");
     assert_eq!(report(&["missing.json"]).status.code(), Some(74));
+    let other = sample.replacen("\"accept-by-connections\"", "\"other\"", 1);
+    std::fs::write(folder.path().join("other.json"), other).unwrap();
+    let output = report(&["old.json", "--against", "other.json"]);
+    assert_eq!(output.status.code(), Some(65));
+    assert!(stderr(&output).ends_with(": accept-by-connections (new), other (old)\n"), "{}", stderr(&output));
+    let output = report(&["old.json", "--against", "old.json", "other.json"]);
+    assert!(stdout(&output).contains("Only in the new results, so not compared: other\n"), "{}", stdout(&output));
+    let page = std::fs::read_to_string(folder.path().join("page.html")).unwrap();
+    assert!(page.contains("Only in the new results, so not compared: other."));
 }
 
 #[test]
