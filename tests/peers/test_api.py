@@ -195,16 +195,6 @@ class Reading(ApiCase):
         page = self.get("/api/v1/recipients")
         self.assertEqual((page["recipients"], page["unreadable"], page["next"]), ([], 1, None))
         self.assertIn(f"unreadable=1 id={damaged} ", self.server.log_tail(1000))
-        for words, shown in ([], ""), (["--json"], ""), (["--count", "--recipient", "bob@one.test"], "0\n"):
-            with self.subTest(words=words):
-                done = self.queue_list(*words)
-                self.assertEqual((done.returncode, done.stdout), (74, shown), done.stderr)
-                self.assertIn("1 message left out: unable to read", done.stderr)
-
-    def queue_list(self, *words):
-        """The ended command."""
-        argv = [str(word) for word in (self.server.binary, "queue", "list", *words, "--config", self.server.config)]
-        return subprocess.run(argv, cwd=self.server.folder, capture_output=True, text=True, timeout=WAIT_SECONDS_MAX)
 
     def test_lists_come_in_pages(self):
         self.defer_two()
