@@ -13,7 +13,7 @@
 //! | hold | evaluation continues | the message, if accepted, is held |
 //! | discard, in a table | as accept | the message, if accepted, is dropped |
 //! | a change to the message, a line in the log, in a table | evaluation continues | it happens to the message |
-//! | the name of a class, in a table | the later rules of this class are evaluated, too | |
+//! | the name of a class, in a table | the later rules of this class at the stage are evaluated, too; without any, the client is deferred | |
 //!
 //! Rules about verdicts on the sender belong to the end of the message, and are evaluated after
 //! verification ([`VerdictRules`]); all others before it.
@@ -384,8 +384,14 @@ pub struct AccessRules {
     counts: Vec<Arc<AtomicU64>>,
     /// Queries to DNS lists without an answer.
     unanswered: Arc<AtomicU64>,
-    /// The names of all classes.
-    classes: Vec<Box<str>>,
+    classes: Vec<ClassRule>,
+}
+
+/// Where a rule of a class stands.
+struct ClassRule {
+    class: Box<str>,
+    stage: Stage,
+    place: usize,
 }
 
 impl fmt::Debug for AccessRules {
@@ -423,7 +429,10 @@ impl AccessRules {
     /// Takes the rules in order. None: there are no rules, and no evaluation is needed.
     pub fn new(rules: Vec<CompiledRule>) -> Option<AccessRules> {
         let counts = rules.iter().map(|_| Arc::default()).collect();
-        let classes = rules.iter().filter_map(|rule| rule.class.clone()).collect();
+        let in_class = |(place, rule): (usize, &CompiledRule)| {
+            Some(ClassRule { class: rule.class.clone()?, stage: rule.stage, place })
+        };
+        let classes = rules.iter().enumerate().filter_map(in_class).collect();
         (!rules.is_empty()).then_some(AccessRules { rules, counts, unanswered: Arc::default(), classes })
     }
 
@@ -459,18 +468,31 @@ impl AccessRules {
         self.evaluate_from(None, stage, info, log).await
     }
 
-    /// Evaluates the rules of a class, and of the classes that its tables name. None: there is no such class.
+    /// Whether a class has rules at this stage. Those of other stages decide nothing here.
+    pub fn has_class(&self, class: &str, stage: Stage) -> bool {
+        self.classes_at(stage).any(|rule| *rule.class == *class)
+    }
+
+    /// Evaluates the rules of a class at a stage, and of the classes that its tables name. A rule that accepts
+    /// ends the evaluation, whatever its list.
     pub async fn evaluate_class(
         &self,
         class: &str,
         stage: Stage,
         info: &SessionInfo<'_>,
         log: &dyn OperatorLog,
-    ) -> Option<AccessStageResult> {
-        match self.classes.iter().any(|known| **known == *class) {
-            true => Some(self.evaluate_from(Some(class), stage, info, log).await),
-            false => None,
-        }
+    ) -> AccessStageResult {
+        self.evaluate_from(Some(class), stage, info, log).await
+    }
+
+    fn classes_at(&self, stage: Stage) -> impl Iterator<Item = &ClassRule> {
+        self.classes.iter().filter(move |rule| rule.stage == stage)
+    }
+
+    /// Whether the table of the rule at this place may name a class: one that has no later rules at the stage
+    /// would let pass what they refuse.
+    fn may_enter(&self, class: &str, stage: Stage, place: usize) -> bool {
+        self.classes_at(stage).any(|rule| rule.place > place && *rule.class == *class)
     }
 
     /// `class`: None for all rules, with no class entered yet.
@@ -492,14 +514,15 @@ impl AccessRules {
                 continue;
             }
             self.report(rule, findings, log);
-            let Some(said) = rule_verdict::rule_verdict(rule, findings, info.client, &self.classes) else { continue };
+            let may_enter = |class: &str| self.may_enter(class, stage, place);
+            let Some(said) = rule_verdict::rule_verdict(rule, findings, info.client, &may_enter) else { continue };
             self.counts[place].fetch_add(1, Relaxed);
             match said {
                 rule_verdict::RuleVerdict::Hold => verdict.held = true,
                 // The client is told success, so it makes no difference what later rules would refuse.
                 rule_verdict::RuleVerdict::Discard => {
                     verdict.discarded_by = Some(rule.name.clone());
-                    if state.accept(rule) {
+                    if state.accept(rule) || class.is_some() {
                         verdict.decision = Some(AccessDecision::Accept);
                         break;
                     }
@@ -507,7 +530,7 @@ impl AccessRules {
                 rule_verdict::RuleVerdict::Edit(edit) => verdict.edits.push(edit),
                 rule_verdict::RuleVerdict::Log(text) => log_match(rule, &text, info, log),
                 rule_verdict::RuleVerdict::Enter(class) => state.entered.push(class),
-                rule_verdict::RuleVerdict::Accept if state.accept(rule) => {
+                rule_verdict::RuleVerdict::Accept if state.accept(rule) || class.is_some() => {
                     verdict.decision = Some(AccessDecision::Accept);
                     break;
                 }

@@ -295,6 +295,23 @@ pub struct Finding {
     pub domain: Option<Box<str>>,
 }
 
+impl Verdict {
+    /// The answer of two parts of a check, of which the first did not decide.
+    pub(crate) fn followed_by(mut self, later: Verdict) -> Verdict {
+        self.held |= later.held;
+        self.edits.extend(later.edits);
+        self.findings.extend(later.findings);
+        self.decision = match (later.decision, self.deferral.take()) {
+            (Decision::Refuse(refusal), Some(deferral)) if refusal.reply.is_permanent() => Decision::Refuse(deferral),
+            (decision, deferral) => {
+                self.deferral = deferral.or(later.deferral);
+                decision
+            }
+        };
+        self
+    }
+}
+
 impl From<Decision> for Verdict {
     fn from(decision: Decision) -> Verdict {
         Verdict { decision, ..Verdict::default() }

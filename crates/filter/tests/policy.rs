@@ -291,6 +291,24 @@ async fn answers_become_verdicts() {
 }
 
 #[tokio::test]
+async fn the_first_restriction_that_decides_counts() {
+    let reject = || refusal(554, EnhancedCode(5, 7, 1), "Access denied");
+    for (answer, expected) in [
+        (&b"action=permit_mynetworks, permit_sasl_authenticated, reject\n\n"[..], Decision::Accept),
+        (b"action=reject_unauth_destination permit_mynetworks\n\n", Decision::Continue),
+        (
+            b"action=reject_unknown_reverse_client_hostname,defer\n\n",
+            refusal(450, EnhancedCode(4, 7, 1), "Access denied"),
+        ),
+        (b"action=warn_if_reject, reject_unknown_client_hostname, reject\n\n", reject()),
+        (b"action=warn_if_reject, reject\n\n", Decision::Continue),
+        (b"action=warn_if_reject, permit_mynetworks, reject\n\n", reject()),
+    ] {
+        assert_eq!(verdict_of(answer).await, expected.into(), "{}", String::from_utf8_lossy(answer));
+    }
+}
+
+#[tokio::test]
 async fn a_service_may_name_a_class_of_access_rules() {
     let rule = |name: &str, class: Option<&str>, action| CompiledRule {
         name: name.into(),
@@ -307,6 +325,9 @@ async fn a_service_may_name_a_class_of_access_rules() {
         rule("other class", Some("others"), RuleAction::Refuse(None)),
         rule("held", Some("late"), RuleAction::Hold),
         rule("late", Some("late"), RuleAction::Defer(None)),
+        rule("held too", Some("holding"), RuleAction::Hold),
+        CompiledRule { list: Some("l".into()), ..rule("pass", Some("pass"), RuleAction::Accept) },
+        CompiledRule { stage: Stage::Mail, ..rule("early", Some("early"), RuleAction::Refuse(None)) },
     ];
     let access = Arc::new(AccessCheck {
         rules: Arc::new(AccessRules::new(rules).unwrap()),
@@ -317,8 +338,15 @@ async fn a_service_may_name_a_class_of_access_rules() {
     let by_rule = Decision::Refuse(Refusal { by: "late".into(), reply: deferred });
     let failure = refusal(451, EnhancedCode(4, 7, 1), "Service unavailable, try again later");
     for (answer, expected) in [
-        (&b"action=late\n\n"[..], Verdict { held: true, ..by_rule.into() }),
-        (b"action=unknown_class\n\n", failure.into()),
+        (&b"action=late\n\n"[..], Verdict { held: true, ..by_rule.clone().into() }),
+        (b"action=permit_mynetworks, holding late\n\n", Verdict { held: true, ..by_rule.into() }),
+        (b"action=holding, permit\n\n", Verdict { held: true, ..Decision::Accept.into() }),
+        (b"action=pass, reject\n\n", Decision::Accept.into()),
+        (b"action=warn_if_reject late\n\n", Verdict::default()),
+        (b"action=unknown_class\n\n", failure.clone().into()),
+        (b"action=holding, unknown_class\n\n", failure.clone().into()),
+        // It let in what the class refuses at another stage.
+        (b"action=early\n\n", failure.into()),
         (b"action=DUNNO\n\n", Verdict::default()),
     ] {
         let address = Script::answering(answer).listen().await;

@@ -73,13 +73,13 @@ impl AccessCheck {
         verdict(stage, self.rules.evaluate(stage, &session, &*self.log).await)
     }
 
-    /// The verdict of the rules of a class. None: there is no such class.
-    pub(crate) async fn evaluate_class(&self, class: &str, stage: Stage, session: &SessionInfo<'_>) -> Option<Verdict> {
+    /// The verdict of the rules of a class.
+    pub(crate) async fn evaluate_class(&self, class: &str, stage: Stage, session: &SessionInfo<'_>) -> Verdict {
         let untagged = UntaggedAddresses::of_session(session, &self.directory).await;
         let session = untagged.add_to_session_info(session);
-        let result = self.rules.evaluate_class(class, stage, &session, &*self.log).await?;
+        let result = self.rules.evaluate_class(class, stage, &session, &*self.log).await;
         // What a class accepts says nothing about the rules outside.
-        Some(Verdict { findings: Vec::new(), ..verdict(stage, result) })
+        Verdict { findings: Vec::new(), ..verdict(stage, result) }
     }
 }
 

@@ -81,15 +81,17 @@ impl AccessRules {
     /// Explains the rules of a stage, up to the one that decides. Conditions on unknown properties
     /// do not match.
     pub async fn explain(&self, stage: Stage, info: &SessionInfo<'_>) -> Vec<RuleExplanation> {
-        let rules: Vec<&CompiledRule> = self.rules.iter().filter(|rule| rule.applies_at(stage, info)).collect();
+        let at_stage = self.rules.iter().enumerate().filter(|(_, rule)| rule.applies_at(stage, info));
+        let (places, rules): (Vec<usize>, Vec<&CompiledRule>) = at_stage.unzip();
         let known = rules.iter().map(|rule| conditions::check_in_memory(rule, info)).collect();
         let results = conditions::evaluate_conditions(&rules, known, info).await;
         let (mut all, mut state, mut deferral) = (Vec::new(), EvaluationState::default(), None);
-        for (rule, results) in rules.into_iter().zip(results) {
+        for ((place, rule), results) in places.into_iter().zip(rules).zip(results) {
             if state.skips(rule) {
                 continue;
             }
-            let said = rule_verdict::rule_verdict(rule, &results, info.client, &self.classes);
+            let may_enter = |class: &str| self.may_enter(class, stage, place);
+            let said = rule_verdict::rule_verdict(rule, &results, info.client, &may_enter);
             if let Some(RuleVerdict::Enter(class)) = &said {
                 state.entered.push(class.clone());
             }

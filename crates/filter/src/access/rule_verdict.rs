@@ -14,7 +14,7 @@
 //! | `DEFER_IF_PERMIT` | defer |
 //! | `DEFER_IF_REJECT` | defer, if something later at this stage refuses |
 //! | `DUNNO`, empty | the rule does not match |
-//! | the name of a class | the rules of this class are evaluated |
+//! | the name of a class that has later rules at the stage | the rules of this class are evaluated |
 //! | anything else | 451 and a log message: an unknown action neither accepts nor refuses |
 
 use std::net::IpAddr;
@@ -53,12 +53,12 @@ pub(super) enum RuleVerdict {
     DeferIfReject(Reply),
 }
 
-/// None: the rule does not match. `classes`: the names of all classes.
+/// None: the rule does not match. `may_enter`: whether a value is the name of a class that the rule can enter.
 pub(super) fn rule_verdict(
     rule: &CompiledRule,
     results: &[ConditionResult],
     client: Option<IpAddr>,
-    classes: &[Box<str>],
+    may_enter: &dyn Fn(&str) -> bool,
 ) -> Option<RuleVerdict> {
     let is_not =
         |finding: &ConditionResult| matches!(finding, ConditionResult::Fails | ConditionResult::DnsblUnavailable(_));
@@ -80,10 +80,8 @@ pub(super) fn rule_verdict(
             Some(RuleVerdict::Reject(reply.clone().unwrap_or_else(|| rule.stage.default_deferral_reply())))
         }
         RuleAction::Table => results.iter().find_map(|finding| match finding {
-            ConditionResult::Value(value) => match classes.iter().find(|class| ***class == *value.trim()) {
-                Some(class) => Some(RuleVerdict::Enter(class.clone())),
-                None => parse_value(value, rule.stage, rule.chooses_filters),
-            },
+            ConditionResult::Value(value) if may_enter(value.trim()) => Some(RuleVerdict::Enter(value.trim().into())),
+            ConditionResult::Value(value) => parse_value(value, rule.stage, rule.chooses_filters),
             _ => None,
         }),
     }

@@ -204,6 +204,28 @@ fn rules_of_a_class_apply_after_a_table_has_named_it() {
     }
 }
 
+/// It decided nothing, and what its rules refuse at another stage, or before the table, was let in.
+#[test]
+fn a_class_without_later_rules_at_the_stage_lets_nobody_in() {
+    let of_class = |stage| CompiledRule {
+        class: Some("strangers".into()),
+        ..rule("strangers", stage, vec![], RuleAction::Refuse(None))
+    };
+    let table = || {
+        let table = RecordingTable::new(&[("b@y.example", "strangers")]);
+        rule("table", Stage::Rcpt, vec![ConditionMatcher::Table(RuleSubject::Recipient, table)], RuleAction::Table)
+    };
+    let unavailable = "451 4.3.0 Access rules unavailable, try again later";
+    for (rules, expected) in [
+        (vec![table(), of_class(Stage::Rcpt)], "550 5.7.1 Access denied"),
+        (vec![table(), of_class(Stage::Connect)], unavailable),
+        (vec![of_class(Stage::Rcpt), table()], unavailable),
+    ] {
+        let all = access(rules);
+        assert_eq!(decided(&all, Stage::Rcpt), expected, "{all:?}");
+    }
+}
+
 /// A counter that starts again from zero looks like a restart of the server.
 #[test]
 fn replaced_rules_keep_the_counts_of_their_names() {

@@ -6,8 +6,7 @@
 //! | DEFER_IF_REJECT | the same, and a 5xx of a later check at this stage becomes the deferral |
 //! | OK | the service is not asked again about the session, the message or the recipient |
 //! | REJECT, DEFER, DEFER_IF_PERMIT, 4xx, 5xx | the client gets the reply |
-//! | the name of a class of access rules | the rules of this class decide, as those of the stage |
-//! | names of restrictions | the first one that decides counts, as one of the above |
+//! | names of restrictions, and of classes of access rules that have rules at the stage | the first one that decides counts, as one of the above; a class decides as its rules do |
 //! | HOLD, DISCARD, PREPEND, BCC, REDIRECT, FILTER | it happens to the message, or to all messages after connect and HELO |
 //!
 //! At RCPT they are asked about recipients that have been admitted. Only later filters can refuse then, so
@@ -16,12 +15,12 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use protocol::policy::PolicyAction;
+use protocol::policy::{PolicyAction, PolicyRestriction};
 
 use super::PolicyService;
 use super::attributes::{Question, request};
 use super::exchange::{PolicyFailure, ask};
-use super::restrictions::evaluate;
+use super::restrictions::decide;
 use crate::access::ReverseName;
 use crate::action_edit::action_edit;
 use crate::check::{Check, CheckFuture, CheckedMessage, Decision, Refusal, SessionInfo, Verdict};
@@ -74,22 +73,34 @@ impl PolicyCheck {
         let instance = format!("{:x}.{:x}.{:x}", self.service.started_micros, self.session, self.message);
         let question = Question { stage, client_name: &client_name, instance: &instance, message_octets };
         let request = request(&self.service, session, &question);
-        let answered = ask(&self.service, &request).await;
-        if let (Ok(answer), Some(access)) = (&answered, &self.service.access)
-            && let Some(verdict) = access.evaluate_class(answer.trim(), stage, session).await
-        {
-            return verdict;
-        }
-        let by = || format!("policy service {}", self.service.settings.name).into();
-        let decided = answered.and_then(|answer| Ok(self.evaluate(stage, session, answer.parse()?, &client_name)));
-        match decided.and_then(|action| self.verdict(stage, session, action, by())) {
-            Ok(verdict) => verdict,
-            Err(failure) => {
-                let on_failure = self.service.settings.on_failure;
-                self.service.log(format_args!("{failure}; on_failure: {}", on_failure.name()));
-                let by: Box<str> = by();
-                on_failure.verdict(stage, &by)
-            }
+        let decided = match ask(&self.service, &request).await {
+            Ok(answer) => self.decide(stage, session, &answer, &client_name).await,
+            Err(failure) => Err(failure),
+        };
+        decided.unwrap_or_else(|failure| {
+            let on_failure = self.service.settings.on_failure;
+            self.service.log(format_args!("{failure}; on_failure: {}", on_failure.name()));
+            on_failure.verdict(stage, &self.name())
+        })
+    }
+
+    /// The name in refusals.
+    fn name(&self) -> Box<str> {
+        format!("policy service {}", self.service.settings.name).into()
+    }
+
+    async fn decide(
+        &self,
+        stage: Stage,
+        session: &SessionInfo<'_>,
+        answer: &str,
+        client_name: &ReverseName,
+    ) -> Result<Verdict, PolicyFailure> {
+        let access = self.service.access.as_ref();
+        let is_class = |name: &str| access.is_some_and(|access| access.rules.has_class(name, stage));
+        match PolicyAction::parse(answer, &is_class)? {
+            PolicyAction::Restrictions(list) => self.evaluate(stage, session, &list, client_name).await,
+            action => self.verdict(stage, session, action),
         }
     }
 
@@ -101,32 +112,38 @@ impl PolicyCheck {
         self.client_name.insert(name).clone()
     }
 
-    /// What the names of restrictions come to; other actions stay.
-    fn evaluate(
+    /// What a list of restrictions comes to: the first one that decides counts.
+    async fn evaluate(
         &self,
         stage: Stage,
         session: &SessionInfo<'_>,
-        action: PolicyAction,
+        restrictions: &[PolicyRestriction],
         client_name: &ReverseName,
-    ) -> PolicyAction {
-        let PolicyAction::Restrictions(restrictions) = action else { return action };
-        let (decided, only_logged) = evaluate(&restrictions, session, client_name);
-        for restriction in only_logged {
-            self.service.log(format_args!("{restriction:?} would refuse (at {})", stage.name()));
+    ) -> Result<Verdict, PolicyFailure> {
+        let (mut sum, mut warns) = (Verdict::default(), false);
+        for restriction in restrictions {
+            let is_warning = std::mem::replace(&mut warns, *restriction == PolicyRestriction::WarnIfReject);
+            let said = match (restriction, &self.service.access) {
+                (PolicyRestriction::Class(class), Some(access)) => access.evaluate_class(class, stage, session).await,
+                _ => self.verdict(stage, session, decide(restriction, session, client_name))?,
+            };
+            if is_warning && matches!(said.decision, Decision::Refuse(_)) {
+                self.service.log(format_args!("{restriction:?} would refuse (at {})", stage.name()));
+                continue;
+            }
+            sum = sum.followed_by(said);
+            if sum.decision != Decision::Continue {
+                break;
+            }
         }
-        decided
+        Ok(sum)
     }
 
-    fn verdict(
-        &self,
-        stage: Stage,
-        session: &SessionInfo<'_>,
-        action: PolicyAction,
-        by: Box<str>,
-    ) -> Result<Verdict, PolicyFailure> {
+    fn verdict(&self, stage: Stage, session: &SessionInfo<'_>, action: PolicyAction) -> Result<Verdict, PolicyFailure> {
         let edits: Vec<_> = action_edit(&action)?.into_iter().collect();
+        let by = self.name();
         Ok(match action {
-            // A list of restrictions has come to another action.
+            // Lists of restrictions have come to other actions.
             PolicyAction::Dunno | PolicyAction::Restrictions(_) => Verdict::default(),
             PolicyAction::DeferIfReject(reply) => {
                 Verdict { deferral: Some(Refusal { by, reply }), ..Verdict::default() }

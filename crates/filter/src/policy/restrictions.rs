@@ -14,25 +14,12 @@ const NO_NAME: Reply = Reply::constant(450, EnhancedCode(4, 7, 25), "Client host
 const NO_REVERSE_NAME: Reply =
     Reply::constant(450, EnhancedCode(4, 7, 25), "Client host rejected: cannot find your reverse hostname");
 
-/// The action that the list comes to, and the refusals before it that are only logged.
-pub(super) fn evaluate(
-    restrictions: &[PolicyRestriction],
+/// What a restriction comes to. Those that only others give a meaning to come to nothing.
+pub(super) fn decide(
+    restriction: &PolicyRestriction,
     session: &SessionInfo<'_>,
     client_name: &ReverseName,
-) -> (PolicyAction, Vec<PolicyRestriction>) {
-    let (mut only_logged, mut warns) = (Vec::new(), false);
-    for restriction in restrictions {
-        let is_warning = std::mem::replace(&mut warns, *restriction == PolicyRestriction::WarnIfReject);
-        match decide(*restriction, session, client_name) {
-            PolicyAction::Dunno => {}
-            PolicyAction::Refuse(_) if is_warning => only_logged.push(*restriction),
-            decided => return (decided, only_logged),
-        }
-    }
-    (PolicyAction::Dunno, only_logged)
-}
-
-fn decide(restriction: PolicyRestriction, session: &SessionInfo<'_>, client_name: &ReverseName) -> PolicyAction {
+) -> PolicyAction {
     let permit_if = |holds: bool| if holds { PolicyAction::Ok } else { PolicyAction::Dunno };
     let refuse_if = |holds: bool, reply| if holds { PolicyAction::Refuse(reply) } else { PolicyAction::Dunno };
     match restriction {
@@ -42,7 +29,9 @@ fn decide(restriction: PolicyRestriction, session: &SessionInfo<'_>, client_name
         PolicyRestriction::PermitAuthDestination => permit_if(session.recipient.is_some()),
         PolicyRestriction::Reject => PolicyAction::REJECT,
         PolicyRestriction::Defer => PolicyAction::DEFER,
-        PolicyRestriction::RejectUnauthDestination | PolicyRestriction::WarnIfReject => PolicyAction::Dunno,
+        PolicyRestriction::RejectUnauthDestination | PolicyRestriction::WarnIfReject | PolicyRestriction::Class(_) => {
+            PolicyAction::Dunno
+        }
         PolicyRestriction::RejectUnknownClient => refuse_if(!matches!(client_name, ReverseName::Confirmed(_)), NO_NAME),
         PolicyRestriction::RejectUnknownReverseClient => {
             let is_unknown = matches!(client_name, ReverseName::Missing | ReverseName::Unanswered);
@@ -56,17 +45,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_restriction_that_decides_counts() {
+    fn restrictions_know_the_session() {
         use PolicyRestriction as R;
         let user = SessionInfo { submitter: Submitter::User("ann"), ..SessionInfo::default() };
         let named = ReverseName::Unconfirmed("forged.test".into());
-        let said = |list: &[R]| evaluate(list, &user, &named);
-        assert_eq!(said(&[R::PermitNetworks, R::PermitUsers, R::Reject]), (PolicyAction::Ok, vec![]));
-        assert_eq!(said(&[R::RejectUnauthDestination, R::PermitNetworks]), (PolicyAction::Dunno, vec![]));
-        assert_eq!(said(&[R::RejectUnknownReverseClient, R::Defer]).0, PolicyAction::DEFER);
-        assert_eq!(said(&[R::RejectUnknownClient]).0, PolicyAction::Refuse(NO_NAME));
-        assert_eq!(said(&[R::WarnIfReject, R::RejectUnknownClient, R::Reject]).0, PolicyAction::REJECT);
-        assert_eq!(said(&[R::WarnIfReject, R::Reject]), (PolicyAction::Dunno, vec![R::Reject]));
-        assert_eq!(said(&[R::WarnIfReject, R::PermitNetworks, R::Reject]).0, PolicyAction::REJECT);
+        for (restriction, expected) in [
+            (R::Permit, PolicyAction::Ok),
+            (R::PermitNetworks, PolicyAction::Dunno),
+            (R::PermitUsers, PolicyAction::Ok),
+            (R::PermitAuthDestination, PolicyAction::Dunno),
+            (R::Reject, PolicyAction::REJECT),
+            (R::Defer, PolicyAction::DEFER),
+            (R::RejectUnauthDestination, PolicyAction::Dunno),
+            (R::RejectUnknownClient, PolicyAction::Refuse(NO_NAME)),
+            (R::RejectUnknownReverseClient, PolicyAction::Dunno),
+        ] {
+            assert_eq!(decide(&restriction, &user, &named), expected, "{restriction:?}");
+        }
     }
 }

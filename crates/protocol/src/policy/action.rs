@@ -58,7 +58,22 @@ impl FromStr for PolicyAction {
     type Err = InvalidPolicyAction;
 
     fn from_str(action: &str) -> Result<Self, InvalidPolicyAction> {
+        PolicyAction::parse(action, &|_| false)
+    }
+}
+
+impl PolicyAction {
+    /// Reads an action. A class of rules, as `is_class` knows them, is a restriction, alone or among others.
+    ///
+    /// # Errors
+    ///
+    /// The text is no action, or names a restriction without a meaning here.
+    pub fn parse(action: &str, is_class: &dyn Fn(&str) -> bool) -> Result<PolicyAction, InvalidPolicyAction> {
         let invalid = || InvalidPolicyAction(action.into());
+        let restrictions = || restriction::parse_list(action, is_class).map(PolicyAction::Restrictions);
+        if is_class(action.trim()) {
+            return restrictions().ok_or_else(invalid);
+        }
         let (word, rest) = action.split_once([' ', '\t']).unwrap_or((action, ""));
         let rest = rest.trim();
         let named = || if rest.is_empty() { Err(invalid()) } else { Ok(rest.into()) };
@@ -80,7 +95,7 @@ impl FromStr for PolicyAction {
                 Ok(code @ 400..600) => PolicyAction::Refuse(reply(code, rest).ok_or_else(invalid)?),
                 _ => PolicyAction::Ok,
             },
-            _ => PolicyAction::Restrictions(restriction::parse_list(action).ok_or_else(invalid)?),
+            _ => restrictions().ok_or_else(invalid)?,
         })
     }
 }

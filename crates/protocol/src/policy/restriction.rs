@@ -10,7 +10,7 @@ use std::str::FromStr;
 const RESTRICTIONS_MAX: usize = 20;
 
 /// A restriction that the mail server evaluates.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PolicyRestriction {
     /// permit.
     Permit,
@@ -32,6 +32,8 @@ pub enum PolicyRestriction {
     RejectUnknownReverseClient,
     /// warn_if_reject: if the next one refuses, that is only logged.
     WarnIfReject,
+    /// The rules of a class, as one of Postfix's smtpd_restriction_classes.
+    Class(Box<str>),
 }
 
 impl FromStr for PolicyRestriction {
@@ -55,8 +57,12 @@ impl FromStr for PolicyRestriction {
 }
 
 /// Reads a list, separated by blanks or commas. None: it is empty, too long, or has a name without a meaning.
-pub(super) fn parse_list(text: &str) -> Option<Box<[PolicyRestriction]>> {
+pub(super) fn parse_list(text: &str, is_class: &dyn Fn(&str) -> bool) -> Option<Box<[PolicyRestriction]>> {
     let names = text.split([' ', '\t', ',']).filter(|name| !name.is_empty());
-    let list: Option<Vec<PolicyRestriction>> = names.map(|name| name.parse().ok()).collect();
+    let restriction = |name: &str| match is_class(name) {
+        true => Some(PolicyRestriction::Class(name.into())),
+        false => name.parse().ok(),
+    };
+    let list: Option<Vec<PolicyRestriction>> = names.map(restriction).collect();
     list.filter(|list| (1..=RESTRICTIONS_MAX).contains(&list.len())).map(Vec::into_boxed_slice)
 }

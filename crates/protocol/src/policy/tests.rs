@@ -78,7 +78,19 @@ fn every_action_is_understood() {
     ] {
         assert_eq!(text.parse(), Ok(expected), "{text}");
     }
+    let with_classes = |text: &str| PolicyAction::parse(text, &|name| ["staff", "guests"].contains(&name));
+    let class = |name: &str| PolicyRestriction::Class(name.into());
+    for (text, expected) in [
+        (" staff ", vec![class("staff")]),
+        ("guests, permit_mynetworks staff", vec![class("guests"), PolicyRestriction::PermitNetworks, class("staff")]),
+        ("warn_if_reject,staff", vec![PolicyRestriction::WarnIfReject, class("staff")]),
+    ] {
+        assert_eq!(with_classes(text), Ok(PolicyAction::Restrictions(expected.into())), "{text}");
+    }
+    assert_eq!(with_classes("REJECT staff"), "REJECT staff".parse());
+    assert!(with_classes("staff, unknown").is_err());
     for text in [
+        "staff",
         "FILTER",
         "FILTER amavis",
         "FILTER :[127.0.0.1]",
