@@ -8,8 +8,21 @@ use mail::Address;
 use super::AddressClass;
 use crate::header;
 
-const SENDERS: [&str; 5] = ["From", "Sender", "Reply-To", "Resent-From", "Resent-Sender"];
-const RECIPIENTS: [&str; 6] = ["To", "Cc", "Bcc", "Resent-To", "Resent-Cc", "Resent-Bcc"];
+/// The fields of both kinds are those of Postfix.
+const SENDERS: [&str; 10] = [
+    "From",
+    "Sender",
+    "Reply-To",
+    "Resent-From",
+    "Resent-Sender",
+    "Return-Path",
+    "Errors-To",
+    "Mail-Followup-To",
+    "Return-Receipt-To",
+    "Disposition-Notification-To",
+];
+const RECIPIENTS: [&str; 8] =
+    ["To", "Cc", "Bcc", "Resent-To", "Resent-Cc", "Resent-Bcc", "Resent-Reply-To", "Apparently-To"];
 
 /// An address in a header.
 pub(super) struct HeaderAddress {
@@ -198,6 +211,9 @@ mod tests {
     fn fields_have_a_class() {
         assert_eq!(class_of("from"), Some(AddressClass::HeaderSender));
         assert_eq!(class_of("RESENT-CC"), Some(AddressClass::HeaderRecipient));
+        // A receipt went to the made-up address, and showed it.
+        assert_eq!(class_of("Disposition-Notification-To"), Some(AddressClass::HeaderSender));
+        assert_eq!(class_of("Resent-Reply-To"), Some(AddressClass::HeaderRecipient));
         assert_eq!(class_of("Subject"), None);
     }
 }
