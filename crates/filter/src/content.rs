@@ -20,7 +20,7 @@
 //! |---|---|
 //! | `HEADER_OCTETS_MAX` of the message or of a part | the message is refused (554 5.6.0) |
 //! | an enclosed message that is encoded (RFC 2045 section 6.4 forbids it), a second type with parts, for rules about parts | the same |
-//! | [`DEPTH_MAX`](protocol::mime::DEPTH_MAX), [`PARTS_MAX`](protocol::mime::PARTS_MAX), a boundary that is too long, `ATTACHMENT_FIELD_OCTETS_MAX` | the same |
+//! | [`DEPTH_MAX`](protocol::mime::DEPTH_MAX), [`PARTS_MAX`](protocol::mime::PARTS_MAX), a boundary that is too long, `ATTACHMENT_FIELD_OCTETS_MAX`, `ATTACHMENT_NAMES_MAX` | the same |
 //! | `CHANGES_MAX` lines that are replaced or removed | the same |
 //! | `TABLE_LINES_MAX` fields, `TABLE_ATTACHMENTS_MAX` attachments that are looked up in tables | the same |
 //! | [`ContentLimits::body_octets_max`] | lines after it are not compared |

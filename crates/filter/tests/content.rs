@@ -477,8 +477,11 @@ fn hostile_structures_are_refused() {
         (0..1000).map(|level| format!("Content-Type: multipart/mixed; boundary=b{level}x\n\n--b{level}x\n")).collect();
     let long_boundary = format!("Content-Type: multipart/mixed; boundary={}\n\n", "b".repeat(70_000));
     let long_name = format!("Content-Type: application/x; name={}\n\n", "n".repeat(70_000));
+    // Each = begins a name that ends with the field: a header of 1 MiB became 400 MB of names.
+    let many_names = format!("Content-Type: application/x; {}\n\n", "name=".repeat(700));
+    let many_fields = format!("{}\n", "Content-Disposition: attachment; filename=\"a.txt\"\n".repeat(33));
     let long_header = format!("X: {}\n\n", "x".repeat(2 << 20));
-    for message in [many, deep, long_boundary, long_name, long_header] {
+    for message in [many, deep, long_boundary, long_name, many_names, many_fields, long_header] {
         let (verdict, _) = check_in(64 << 10, &rules, &message, &Arc::default());
         assert_eq!(refusal(&verdict), Some(("content rules", 554)), "{}", &message[..60]);
     }

@@ -8,6 +8,11 @@ use crate::header;
 
 /// Octets of a field that names a file; the time to read one may grow with the square of its length.
 pub(super) const ATTACHMENT_FIELD_OCTETS_MAX: usize = 4 << 10;
+/// File names of one part. Mail programs write one or two; a field of `name=name=name=...` has one that ends the field
+/// at each `=`.
+pub(super) const ATTACHMENT_NAMES_MAX: usize = 32;
+/// Octets of all of them: the names of all attachments of a message are kept for tables.
+const ATTACHMENT_NAMES_OCTETS_MAX: usize = 4 * ATTACHMENT_FIELD_OCTETS_MAX;
 /// The type of a part that does not say it (RFC 2045 section 5.2).
 const DEFAULT_TYPE: &str = "text/plain";
 /// Messages with a header and perhaps parts of their own (RFC 2046 section 5.2.1, RFC 6532 section 3.7).
@@ -46,7 +51,7 @@ pub(super) enum PartFields {
         names: Vec<String>,
         is_marked: bool,
     },
-    /// A field is too long, or a second type names parts that the first does not.
+    /// A field is too long, there are too many names, or a second type names parts that the first does not.
     Unreadable,
 }
 
@@ -79,6 +84,10 @@ impl PartFields {
                 return PartFields::Unreadable;
             };
             names.extend(named);
+            let octets: usize = names.iter().map(String::len).sum();
+            if names.len() > ATTACHMENT_NAMES_MAX || octets > ATTACHMENT_NAMES_OCTETS_MAX {
+                return PartFields::Unreadable;
+            }
             if is_disposition {
                 is_marked |= word == "attachment";
             } else if media_type.is_none() {

@@ -29,7 +29,9 @@ pub(super) enum ScanError {
     HeaderTooLong,
     #[error("a multipart has a boundary that is too long or cannot be read")]
     Boundary,
-    #[error("a field that names a file is too long, or a second type of content contradicts the first")]
+    #[error(
+        "a field that names a file is too long or has too many names, or a second type of content contradicts the first"
+    )]
     AttachmentField,
     #[error("an enclosed message is encoded, so its parts cannot be read")]
     EncodedMessage,

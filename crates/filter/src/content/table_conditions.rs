@@ -9,6 +9,7 @@ use futures_util::future::join_all;
 use lookup::{LookupAnswer, Table};
 
 use super::CompiledContentRule;
+use super::attachment::ATTACHMENT_NAMES_MAX;
 use super::field_text::{addresses, name_and_value};
 use super::findings::{TableAttachment, TableLine, VALUE_OCTETS_MAX};
 
@@ -17,6 +18,8 @@ const ADDRESSES_MAX: usize = 100;
 /// Keys of one message that a table is asked for at the same time. More would fill its queue, which all
 /// messages share.
 const KEYS_AT_ONCE: usize = 1000;
+/// So few attachments have no more keys: a name and its end.
+const ATTACHMENTS_AT_ONCE: usize = KEYS_AT_ONCE / (2 * ATTACHMENT_NAMES_MAX);
 
 /// What one table is asked for; each key once.
 struct TableBatch<'t> {
@@ -112,18 +115,24 @@ pub(super) async fn attachments_in_tables(
     rules: &[CompiledContentRule],
     attachments: Vec<TableAttachment>,
 ) -> Result<Vec<(usize, String)>, String> {
-    let asked = attachments.into_iter().filter_map(|it| Some((rules[it.rule].attachment_table.as_ref()?, it)));
-    let answered = join_all(asked.map(|(table, TableAttachment { rule, names })| async move {
-        let keys = attachment_keys(&names, table.whole_keys_only());
-        (has_one_of(table, &keys).await, rule, names.into_iter().next().unwrap_or_default())
-    }));
+    let mut asked = attachments.into_iter().filter_map(|it| Some((rules[it.rule].attachment_table.as_ref()?, it)));
     let mut found = Vec::new();
-    for (is_found, rule, name) in answered.await {
-        if is_found? {
-            found.push((rule, name));
+    loop {
+        let some =
+            asked.by_ref().take(ATTACHMENTS_AT_ONCE).map(|(table, TableAttachment { rule, names })| async move {
+                let keys = attachment_keys(&names, table.whole_keys_only());
+                (has_one_of(table, &keys).await, rule, names.into_iter().next().unwrap_or_default())
+            });
+        let answered = join_all(some).await;
+        if answered.is_empty() {
+            return Ok(found);
+        }
+        for (is_found, rule, name) in answered {
+            if is_found? {
+                found.push((rule, name));
+            }
         }
     }
-    Ok(found)
 }
 
 /// Each name in lower case, and its end from the last dot on; pattern tables only get whole names.
