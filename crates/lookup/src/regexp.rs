@@ -19,7 +19,7 @@
 //! and `$(1)` insert a group and `$$` is a dollar sign. Values are split before groups are
 //! inserted, so a key cannot add values; empty results are dropped. A flag inverts a default: `i`
 //! ignores case (on), `s` lets a dot match a newline (on), `m` lets `^` and `$` match at line ends
-//! (off), `x` ignores white space and comments in the pattern (off), `U` makes repetition lazy
+//! (off), `x` ignores white space, also in classes, and comments in the pattern (off), `U` makes repetition lazy
 //! (off). Keys are in lower case, so capital letters match nothing after the flag `i`.
 //!
 //! Entries cannot continue on the next line, and anything unexpected is an error with its line

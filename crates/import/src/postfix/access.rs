@@ -15,6 +15,7 @@ use super::dnsbl::PostfixDnsbl;
 use super::logins::OTHER_SENDER_CHECKS;
 use super::lookups::MapRef;
 use super::map_text::TableUse;
+use super::pattern_flags::pattern_lines;
 use super::restrictions::{ClientKind, LISTS, Restriction, RestrictionLists};
 use super::words::{braced, list};
 use crate::ip_net::{IpNet, quoted_networks};
@@ -610,7 +611,7 @@ impl Conversion<'_> {
             }
             "regexp" | "pcre" => {
                 let text = self.read_file(Path::new(&map_ref.name))?;
-                AccessTableContent::Patterns(access_table::patterns(&super::main_cf::logical_lines(&text)))
+                AccessTableContent::Patterns(access_table::patterns(&pattern_lines(&text, &map_ref.kind).ok()?))
             }
             "cidr" if subject == AccessSubject::Client => {
                 AccessTableContent::Networks(self.read_cidr(map_ref, AccessAction::parse).ok()?)
@@ -628,7 +629,11 @@ impl Conversion<'_> {
     /// this is reported.
     fn opaque_table(&mut self, subject: AccessSubject, map_ref: &MapRef) -> Option<String> {
         match map_ref.kind.as_str() {
-            "regexp" | "pcre" => self.unavailable_table(map_ref, TableUse::Access, "the file cannot be read"),
+            "regexp" | "pcre" => {
+                let text = self.read_file(Path::new(&map_ref.name));
+                let why = text.and_then(|text| pattern_lines(&text, &map_ref.kind).err());
+                self.unavailable_table(map_ref, TableUse::Access, why.unwrap_or("the file cannot be read"))
+            }
             "cidr" if subject == AccessSubject::Client => {
                 let why = self.read_cidr(map_ref, AccessAction::parse).err().unwrap_or_default();
                 self.unavailable_table(map_ref, TableUse::Access, &why)

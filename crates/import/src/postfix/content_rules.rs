@@ -19,6 +19,7 @@ use super::config_draft::{TomlSection, quoted, quoted_list};
 use super::lookups::MapRef;
 use super::main_cf::logical_lines;
 use super::map_text::{TableUse, pattern_end};
+use super::pattern_flags::{class_end, without_flag};
 use super::sql::Database;
 use super::words::{braced, list};
 
@@ -148,7 +149,7 @@ impl Conversion<'_> {
     fn checks_of(&mut self, element: &str, is_body: bool) -> Option<TableRules> {
         let map_ref = MapRef::parse(element)?;
         match map_ref.kind.as_str() {
-            "regexp" | "pcre" => Some(table_rules(&self.read_file(Path::new(&map_ref.name))?, is_body)),
+            kind @ ("regexp" | "pcre") => Some(table_rules(&self.read_file(Path::new(&map_ref.name))?, kind, is_body)),
             "static" => {
                 let action = braced(&map_ref.name).unwrap_or(&map_ref.name);
                 Some(fixed_rules(vec![(NOT_EMPTY.to_owned(), action.to_owned())], is_body))
@@ -250,12 +251,14 @@ fn section(rule: &TableRule, parameter: &str, number: usize, places: &[&str]) ->
     block
 }
 
-/// The rules of a table, and the lines that are not translated as they are.
-fn table_rules(text: &str, is_body: bool) -> TableRules {
+/// The rules of a table, and the lines that are not translated as they are. `kind`: its type.
+fn table_rules(text: &str, kind: &str, is_body: bool) -> TableRules {
     let mut made = TableRules::default();
     let mut conditions: Vec<ConvertedPattern> = Vec::new();
     for line in logical_lines(text) {
-        let line = line.trim();
+        let plain = without_flag(line.trim().to_owned(), kind);
+        // Else its flag is one that is not supported.
+        let line = plain.as_deref().unwrap_or(line.trim());
         let word = line.get(..5).unwrap_or(line);
         if word.eq_ignore_ascii_case("endif") {
             conditions.pop();
@@ -395,19 +398,6 @@ fn weakened_pattern(text: &str) -> String {
     weakened
 }
 
-/// The end of the class of characters at the start of a text.
-fn class_end(text: &str) -> usize {
-    let skipped = 1 + usize::from(text[1..].starts_with('^'));
-    let mut is_escaped = false;
-    for (place, c) in text.char_indices().skip(skipped + 1) {
-        if c == ']' && !is_escaped {
-            return place + 1;
-        }
-        is_escaped = c == '\\' && !is_escaped;
-    }
-    text.len()
-}
-
 /// The end of the group at the start of a text.
 fn group_end(text: &str) -> usize {
     let (mut depth, mut place) = (0_usize, 0);
@@ -434,17 +424,10 @@ fn escaped(mark: char) -> String {
 /// Each flag inverts a default; lines have no line breaks here, so some have no meaning. None: a flag is
 /// unknown.
 fn inline_flags(flags: &str) -> Option<String> {
-    let mut inline = String::new();
-    for flag in flags.chars() {
-        match flag {
-            'i' => inline.push_str("(?-i)"),
-            'x' => inline.push_str("(?x)"),
-            'U' => inline.push_str("(?U)"),
-            's' | 'm' | 'E' | 'X' => {}
-            _ => return None,
-        }
-    }
-    Some(inline)
+    let is_known = flags.chars().all(|flag| "iUsmEX".contains(flag));
+    let is_set = |flag: char| flags.matches(flag).count() % 2 == 1;
+    let inline = [('i', "(?-i)"), ('U', "(?U)")].into_iter().filter(|(flag, _)| is_set(*flag));
+    is_known.then(|| inline.map(|(_, text)| text).collect())
 }
 
 fn rule_action(action: &str, is_body: bool) -> Result<Action, &'static str> {
@@ -512,7 +495,7 @@ mod tests {
     fn lines_become_rules_in_one_list() {
         let text = "# comment\n/^Subject:.*v[i1]agra/ REJECT no, thanks\nif /^From:/\n!/@ours\\.example>?$/i WARN\n\
                     endif\n/^X-(\\w+): (.*)$/ REPLACE Y-$1: $(2)x\n/^List-Id:/ DUNNO\n!/^A/ IGNORE\n";
-        let TableRules { rules, deferred, lost } = table_rules(text, false);
+        let TableRules { rules, deferred, lost } = table_rules(text, "pcre", false);
         assert!(deferred.is_empty() && lost.is_empty(), "{deferred:?} {lost:?}");
         let shown: Vec<String> =
             rules.iter().map(|rule| format!("{:?} {:?} {:?}", rule.matches, rule.unless, rule.action)).collect();
@@ -529,7 +512,7 @@ mod tests {
     fn what_refuses_defers_where_its_pattern_is_weakened_and_the_rest_is_lost() {
         let text = "/^Subject: (a)\\1(?!x)b/ REJECT\n/a/ FILTER x:y\nif /^X:(?=b)/\n/c/ DISCARD\nendif\n/d/ REDIRECT $1\n\
                     /e/ PREPEND X: y\nf REJECT\n/g/E REJECT\n!/(?=h)/ HOLD\n/(?=i)/ DUNNO\n/j/ PASS\n/k/Q REJECT\n";
-        let TableRules { rules, deferred, lost } = table_rules(text, true);
+        let TableRules { rules, deferred, lost } = table_rules(text, "pcre", true);
         let shown: Vec<String> = rules.iter().map(|rule| format!("{:?} {}", rule.matches, rule.action.0)).collect();
         insta::assert_snapshot!(shown.join("\n"), @r#"
         ["^Subject: (a).*b"] defer
@@ -540,6 +523,17 @@ mod tests {
         ["^"] defer
         "#);
         assert_eq!((deferred.len(), lost.len()), (4, 5), "{lost:?}");
+    }
+
+    #[test]
+    fn the_flag_x_depends_on_the_type_of_the_table() {
+        let text = "/^Subject: [ab ]x y # z/x REJECT\nif /a b/x\n/c/ii DISCARD\nendif\n";
+        let shown = |kind| {
+            let TableRules { rules, .. } = table_rules(text, kind, false);
+            rules.iter().map(|rule| format!("{:?} {}", rule.matches, rule.action.0)).collect::<Vec<_>>()
+        };
+        assert_eq!(shown("pcre"), [r#"["^Subject:[ab ]xy"] refuse"#, r#"["c", "ab"] discard"#]);
+        assert_eq!(shown("regexp"), [r#"["^"] defer"#, r#"["c", "^"] defer"#]);
     }
 
     #[test]

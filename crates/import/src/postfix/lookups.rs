@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use super::config_draft::{NewFile, TomlSection, quoted, quoted_list};
 use super::main_cf::MainCf;
 use super::map_text::{self, ConvertedText, TableUse};
+use super::pattern_flags::pattern_lines;
 use super::sql::Database;
 use super::words::{braced, list};
 use super::{Conversion, ldap, mysql, sql};
@@ -269,8 +270,8 @@ impl Conversion<'_> {
         let Some(text) = self.read_file(Path::new(&map_ref.name)) else {
             return self.unavailable_table(map_ref, of_use, "the file cannot be read");
         };
-        let lines = super::main_cf::logical_lines(&text);
-        let text = match map_text::convert_patterns(&lines, of_use, &self.site) {
+        let lines = pattern_lines(&text, &map_ref.kind);
+        let text = match lines.and_then(|lines| map_text::convert_patterns(&lines, of_use, &self.site)) {
             Ok(text) => text,
             Err(why) => return self.unavailable_table(map_ref, of_use, why),
         };

@@ -27,6 +27,7 @@ pub mod master_cf;
 mod networks;
 mod other_services;
 mod outbound;
+mod pattern_flags;
 mod pipes;
 mod policy;
 mod postscreen;
