@@ -347,9 +347,11 @@ pub(super) fn patterns(lines: &[String]) -> PatternLines {
     let read = |line: &String| match pattern_end(line) {
         Some(end) => {
             let (head, act) = (line[..end].trim_end(), AccessAction::parse(&line[end..]));
-            match without_case(head).filter(|_| act.may_refuse()) {
-                Some(head) => (head, Some(AccessAction::Other(LOWER_CASE))),
-                None => (head.to_owned(), Some(act)),
+            match (without_case(head), head.starts_with('!')) {
+                (Some(head), false) if act.may_refuse() => (head, Some(AccessAction::Other(LOWER_CASE))),
+                // With the flag it would accept all.
+                (Some(head), true) if act == AccessAction::Accept => (head, Some(act)),
+                _ => (head.to_owned(), Some(act)),
             }
         }
         None => (line.clone(), None),
@@ -360,9 +362,9 @@ pub(super) fn patterns(lines: &[String]) -> PatternLines {
 const LOWER_CASE: &str = "keys are in lower case here, so the case of letters cannot be told apart";
 
 /// A pattern with capital letters whose flags make case matter, without the flag: keys are in lower case, so it
-/// would match nothing. None: another pattern, also one that `!` negates, which then applies to all.
+/// would match nothing, and negated everything. None: another pattern.
 fn without_case(head: &str) -> Option<String> {
-    let mark = head.chars().next().filter(|mark| *mark != '!')?;
+    let mark = head.trim_start_matches(['!', ' ', '\t']).chars().next()?;
     let close = head.rfind(mark)? + mark.len_utf8();
     let (pattern, flags) = head.split_at(close);
     let mut escapes = false;
@@ -572,13 +574,15 @@ mod tests {
     /// `/^Spam@/i` matched nothing, since keys are in lower case.
     #[test]
     fn a_pattern_whose_case_matters_defers_what_it_refused() {
-        let lines = ["/^Spam@/i REJECT", "/^\\S+@x/i REJECT", "/^Good@/i OK", "!/^B/xi 550 no", "/^A/ REJECT"];
+        let lines =
+            ["/^Spam@/i REJECT", "/^\\S+@x/i REJECT", "/^Good@/i OK", "!/^B/i 550 no", "! /^Bad@/i OK", "/^A/ REJECT"];
         insta::assert_snapshot!(pattern_text(&patterns(&lines.map(str::to_owned))), @r"
         # not translated, the value below: keys are in lower case here, so the case of letters cannot be told apart
         /^Spam@/ DEFER
         /^\S+@x/i REJECT
         /^Good@/i OK
-        !/^B/xi 550 no
+        !/^B/i 550 no
+        ! /^Bad@/ OK
         /^A/ REJECT
         ");
     }
