@@ -18,7 +18,7 @@ const WARN_ONLY: &str = "only warns and refuses nothing";
 const TOO_EARLY: &str = "with smtpd_delay_reject = no it is evaluated too early and has no effect";
 /// Nested classes.
 const DEPTH_MAX: usize = 10;
-/// Elements of one list: classes can expand to more than any memory.
+/// Words of one list: classes can expand to more than any memory.
 const ELEMENTS_MAX: usize = 1000;
 
 /// Restrictions that reject all mail.
@@ -250,7 +250,9 @@ fn expand_class(
 ) {
     for word in list(text) {
         if words.len() >= ELEMENTS_MAX {
-            return;
+            // What is left out may refuse. The last word may take another one as its argument.
+            words.truncate(ELEMENTS_MAX);
+            return words.extend(["defer".to_owned(), "defer".to_owned()]);
         }
         match classes.contains(&word) && depth < DEPTH_MAX {
             true => expand_class(values, classes, &values.value(&word), depth + 1, words),
@@ -296,6 +298,19 @@ mod tests {
         assert_eq!(texts(1), ["check_helo_access hash:/h", "permit_mynetworks", "reject"]);
         assert_eq!(texts(4)[0], "warn_if_reject reject_rbl_client a.example");
         assert_eq!(texts(4)[1], "check_policy_service { unix:x, timeout=1s }");
+    }
+
+    /// What came after the last element that is read was not refused.
+    #[test]
+    fn a_list_that_is_too_long_defers() {
+        for word in ["reject_unlisted_sender", "check_client_access hash:/c", "warn_if_reject reject_unlisted_sender"] {
+            let words = format!("{word} ").repeat(ELEMENTS_MAX);
+            for words in [words.clone(), format!("permit_mynetworks {words}")] {
+                let lists = lists(&format!("smtpd_client_restrictions = {words} reject\n"));
+                let last = lists.0[0].last().unwrap();
+                assert_eq!((&*last.rule, last.no_effect), ("defer", None), "{word}");
+            }
+        }
     }
 
     #[test]
