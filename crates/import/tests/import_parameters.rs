@@ -150,6 +150,8 @@ const CASES: &[(&str, &[&str], Expected)] = &[
     ("non_smtpd_milters = inet:localhost:8891", &[], Text("clients = [\"0.0.0.0/32\"]")),
     ("smtpd_milters = odd:8891", &[], Alarm("gets 451 until its [[milter]] has an address")),
     ("content_filter = scan:[127.0.0.1]:10024", &[], Text("[content_filter]\ntransport = \"filter\"")),
+    ("message_drop_headers = bcc, received", &[], Text("^(?:bcc|received)")),
+    ("recipient_delimiter = +", &[], Text("^(?:bcc|content")),
     ("smtpd_proxy_filter = 127.0.0.1:10024", &[], Alarm("is returned to its sender")),
     ("recipient_delimiter = +", &[LOCAL], Text("delimiter = \"+\"")),
     ("recipient_delimiter = +-", &[LOCAL], Alarm("Mail to addresses with a tag")),

@@ -33,6 +33,8 @@ const PARAMETERS: [(&str, &str); 5] = [
     ("body_checks", "body"),
     ("milter_header_checks", "header"),
 ];
+/// The parameter with the names of fields that are removed, and its default.
+const DROPPED_FIELDS: (&str, &str) = ("message_drop_headers", "bcc, content-length, resent-bcc, return-path");
 /// A pattern that every line matches.
 const EVERY_LINE: &str = "^";
 /// A pattern that every line matches that Postfix looks up.
@@ -92,7 +94,7 @@ impl Conversion<'_> {
                 None => groups.push((value, vec![number])),
             }
         }
-        let mut rules = 0;
+        let mut rules = self.dropped_fields();
         for (value, members) in groups {
             rules += self.content_table(&value, &members);
         }
@@ -101,6 +103,28 @@ impl Conversion<'_> {
                 "The file has {rules} content rules, and the server reads {RULES_MAX}: remove some of them."
             ));
         }
+    }
+
+    /// Removes the fields that cleanup(8) removes from all mail, by default also: a Bcc field would name hidden
+    /// recipients to all. Returns the number of rules.
+    fn dropped_fields(&mut self) -> usize {
+        let given = self.values.explicit_value(DROPPED_FIELDS.0);
+        let names = list(given.as_deref().unwrap_or(DROPPED_FIELDS.1));
+        if names.is_empty() {
+            self.draft.not_needed(DROPPED_FIELDS.0, "the list is empty");
+            return 0;
+        }
+        if given.is_some() {
+            self.draft.mapped(DROPPED_FIELDS.0);
+        }
+        let in_pattern = |c: char| if c == '-' { c.to_string() } else { escaped(c) };
+        let names: Vec<String> = names.iter().map(|name| name.chars().map(in_pattern).collect()).collect();
+        let pattern = format!("^(?:{})[ \\t]*:", names.join("|"));
+        let rule = TableRule { matches: vec![pattern], unless: Vec::new(), action: ("remove", None) };
+        let mut block = section(&rule, DROPPED_FIELDS.0, 1, &["header"]);
+        block.keys.retain(|(key, _, _)| key != "list");
+        self.draft.add(block.comment("Postfix removes these fields from all mail."));
+        1
     }
 
     /// Adds the rules of one value; returns their number.

@@ -57,7 +57,7 @@ const NOT_NEEDED: [(&str, &str); 48] = [
 ];
 
 /// Unsupported parameters that affect mail, and what happens instead.
-const BEHAVIOR_CHANGES: [(&str, &str); 13] = [
+const BEHAVIOR_CHANGES: [(&str, &str); 12] = [
     ("smtp_header_checks", "Mail is sent with its header unchanged"),
     (
         "fallback_transport",
@@ -78,7 +78,6 @@ const BEHAVIOR_CHANGES: [(&str, &str); 13] = [
         "Commands of clients are not changed: mail that depends on the change is refused or accepted",
     ),
     ("local_login_sender_maps", "Mail of local users is accepted with any sender"),
-    ("message_drop_headers", "Mail keeps these header fields"),
     ("undisclosed_recipients_header", "Mail without a To field does not get one"),
 ];
 
@@ -152,7 +151,7 @@ const NOTES: [(&str, &str); 63] = [
 
 /// Postfix's non-empty defaults for the parameters above. A parameter with its default value is not
 /// reported.
-const DEFAULTS: [(&str, &str); 32] = [
+const DEFAULTS: [(&str, &str); 31] = [
     ("address_verify_negative_cache", "yes"),
     ("bounce_queue_lifetime", "5d"),
     (
@@ -170,7 +169,6 @@ const DEFAULTS: [(&str, &str); 32] = [
     ("masquerade_classes", "envelope_sender, header_sender, header_recipient"),
     ("max_idle", "100s"),
     ("max_use", "100"),
-    ("message_drop_headers", "bcc, content-length, resent-bcc, return-path"),
     ("milter_default_action", "tempfail"),
     ("milter_header_checks", ""),
     ("milter_protocol", "6"),
