@@ -475,11 +475,18 @@ fn json_has_the_same_for_programs() {
 fn a_check_is_cheap_on_a_host_with_many_processes() {
     let host = TestHost::sound();
     (100..2100).for_each(|number| host.write(&format!("proc/{number}/comm"), b"worker\n"));
-    let cpu = || Duration::try_from(rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime)).unwrap();
-    let begin = cpu();
-    host.check();
-    let cost = cpu() - begin;
-    assert!(cost < Duration::from_millis(200), "{cost:?}");
+    let cost_of = |work: &dyn Fn()| {
+        let cpu = || Duration::try_from(rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime)).unwrap();
+        let begin = cpu();
+        work();
+        cpu() - begin
+    };
+    let processes = host.folder.path().join("proc");
+    let read = |number: u32| std::fs::read(processes.join(number.to_string()).join("comm")).unwrap();
+    let reading = cost_of(&|| (100..2100).for_each(|number| drop(read(number))));
+    let cost = cost_of(&|| drop(host.check()));
+    // A slow machine takes longer for all of it.
+    assert!(cost < Duration::from_millis(200).max(10 * reading), "{cost:?}, and {reading:?} to read one file of each");
 }
 
 fn hostile_text() -> impl Strategy<Value = Vec<u8>> {
