@@ -19,6 +19,7 @@ import threading
 EXTENSIONS = ("PIPELINING", "SIZE 10240000", "8BITMIME", "SMTPUTF8", "DSN", "ENHANCEDSTATUSCODES")
 _TRIES = 50
 _STOP_SECONDS_MAX = 10
+_TCP_ESTABLISHED = 1
 _ENDLESS_OCTETS_MAX = 64 << 20  # enough to count as endless
 
 
@@ -93,7 +94,7 @@ class Host:
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             session = _Session(self, connection, client[0] if client else "")
             self.sessions.append(session)
-            self.open_most = max(self.open_most, sum(not one.ended.is_set() for one in self.sessions))
+            self.open_most = max(self.open_most, sum(one.is_open() for one in self.sessions))
             threading.Thread(target=session.run, daemon=True).start()
 
 
@@ -104,6 +105,7 @@ class _Session:
         self.host, self.connection, self.client = host, connection, client
         self.commands = []  # as received, without message content
         self.is_secure = False
+        self.node = None  # for scripts: whose connection it is
         self.ended = threading.Event()
         self._lines = connection.makefile("rb")
         self._sender, self._recipients, self._chunks = None, [], b""
@@ -122,6 +124,15 @@ class _Session:
             self.ended.set()
             self._lines.close()
             self.connection.close()
+
+    def is_open(self):
+        """Whether neither side has closed the connection, as the kernel knows it: the thread of the session may be late."""
+        if self.ended.is_set() or self.connection.family == socket.AF_UNIX:
+            return not self.ended.is_set()
+        try:
+            return self.connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == _TCP_ESTABLISHED
+        except OSError:  # it has just ended
+            return False
 
     def close(self):
         """Closes the connection in any state; the client may have closed it first."""
