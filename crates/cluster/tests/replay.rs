@@ -88,6 +88,20 @@ fn a_stream_may_begin_after_its_first_records() {
     assert_eq!(read(&[rest, first, last]), Ok((vec![8], vec![(2, 3)])));
 }
 
+/// Servers of version 2.9.10 do that. The records that were on their way when the owner before lost the lane come first
+/// then; one of them may lack its predecessor, in whose place the next owner's record is.
+#[test]
+fn the_owner_whose_epoch_record_is_lost_counts_and_not_the_one_before() {
+    let [late, _] = parts(1, 1, 7);
+    let [_, rest] = parts(1, 2, 8);
+    let [first, last] = parts(2, 1, 9);
+    let renew = record(RecordKind::Renew, 2, b"");
+    let records = [late, renew, rest, first, last];
+    assert_eq!(read(&records), Ok((vec![9], vec![(4, 5)])));
+    let known = [vec![epoch(1)], records.to_vec()].concat();
+    assert_eq!(read(&known), Err(ReplayError::Batch { sequence: 4, what: "a part of a batch is missing" }));
+}
+
 #[test]
 fn missing_and_foreign_records_are_errors() {
     let mut reader = BatchReader::new(5);

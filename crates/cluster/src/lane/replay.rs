@@ -1,8 +1,9 @@
 //! Reads a stream: records in their order become batches.
 //!
 //! Only complete batches of the lane's owners count. What follows the Epoch record of a new owner, and
-//! is of an earlier one, is void. A batch without its last part is dropped. Content passes through, so
-//! memory is bounded by one record and one head, however large a message is.
+//! is of an earlier one, is void. If servers have lost that Epoch record, the first record of a later epoch
+//! stands for it. A batch without its last part is dropped. Content passes through, so memory is bounded by one
+//! record and one head, however large a message is.
 
 mod decoder;
 
@@ -100,10 +101,19 @@ pub enum ReplayError {
 /// Reads a stream from its first record.
 pub struct BatchReader {
     next_sequence: u64,
-    /// The token of the owner; None before the first record.
-    owner: Option<u64>,
+    /// The owner; None before the first record.
+    owner: Option<Owner>,
     batch: Option<OpenBatch>,
     events: VecDeque<ReplayEvent>,
+}
+
+/// Who has written the records that count.
+#[derive(Clone, Copy)]
+struct Owner {
+    token: u64,
+    epoch: u64,
+    /// Its Epoch record was read.
+    is_known: bool,
 }
 
 /// A batch whose last part was not read.
@@ -131,8 +141,7 @@ impl BatchReader {
         if header.kind == RecordKind::Epoch {
             return self.take_epoch(sequence, &header, record);
         }
-        // The Epoch record of the first owner may be purged.
-        if header.token != *self.owner.get_or_insert(header.token) {
+        if !self.is_of_owner(&header) {
             return Ok(());
         }
         match header.kind {
@@ -153,9 +162,20 @@ impl BatchReader {
         self.events.pop_front()
     }
 
+    /// The Epoch record of the first owner may be purged. If servers have lost it, void records may come first.
+    fn is_of_owner(&mut self, header: &RecordHeader) -> bool {
+        let (token, epoch) = (header.token, header.epoch);
+        if self.owner.is_none_or(|owner| !owner.is_known && owner.epoch < epoch) {
+            self.drop_batch();
+            self.owner = Some(Owner { token, epoch, is_known: false });
+        }
+        self.owner.is_some_and(|owner| owner.token == token)
+    }
+
     fn take_epoch(&mut self, sequence: u64, header: &RecordHeader, record: &[u8]) -> Result<(), ReplayError> {
         let (_, record) = EpochRecord::read_record(record).map_err(|error| ReplayError::Record { sequence, error })?;
-        if self.owner.replace(header.token) != Some(header.token) {
+        let owner = Owner { token: header.token, epoch: header.epoch, is_known: true };
+        if self.owner.replace(owner).is_none_or(|before| before.token != owner.token) {
             self.drop_batch();
         }
         self.events.push_back(ReplayEvent::Epoch { sequence, epoch: header.epoch, record });
