@@ -280,9 +280,71 @@ fn a_batch_that_waits_too_long_fails_and_is_stored_later() {
     assert!(matches!(&actions[0].1, OwnerAction::Failed { batch: failed, .. } if *failed == batch));
     lane.store(&sent[0]).unwrap();
     lane.wait(2000);
+    // A Renew record was sent behind it, and is not stored.
+    for _ in 0..2 {
+        let read = lane.others().remove(0);
+        lane.answer_read(&read);
+    }
+    let actions = lane.serve();
+    assert!(matches!(actions[..], [OwnerAction::Confirmed { batch: stored, .. }] if stored == batch), "{actions:?}");
+}
+
+/// A node was suspended before it read that a message is stored. Another one took the lane over, the servers lost
+/// the record around a purge, and that node failed before it had published the message again. The next owner did not
+/// find it. Then the first node woke up, and gave its client a 250.
+#[test]
+fn a_batch_whose_answer_is_read_when_others_may_have_the_lane_does_not_count() {
+    let mut lane = Lane::owned();
+    let batch = lane.batch(&[b"1"]);
+    let part = lane.sent().remove(0);
+    let sequence = lane.store(&part).unwrap();
+    lane.stored.push(foreign(RecordKind::Epoch));
+    lane.now = lane.now.after(Duration::from_secs(30));
+    lane.owner.handle_published(part.id, sequence, lane.now);
+    let renew = lane.sent().remove(0);
+    assert_eq!(kind(&renew.record), RecordKind::Renew);
+    lane.owner.handle_publish_failed(renew.id, PublishFailure::WrongLastSequence, lane.now);
     let read = lane.others().remove(0);
     lane.answer_read(&read);
-    assert!(matches!(lane.poll().1[0], OwnerAction::Confirmed { batch: confirmed, .. } if confirmed == batch));
+    let actions = lane.others();
+    assert!(matches!(&actions[0], OwnerAction::Failed { batch: failed, .. } if *failed == batch), "{actions:?}");
+    assert_eq!(actions[1..], [OwnerAction::Fenced { by: Some("mx-2".parse().unwrap()) }]);
+}
+
+#[test]
+fn a_batch_whose_answer_is_read_late_counts_when_a_further_record_is_stored_also_before_a_release() {
+    for is_releasing in [false, true] {
+        let mut lane = Lane::owned();
+        let batch = lane.batch(&[b"1"]);
+        let part = lane.sent().remove(0);
+        let sequence = lane.store(&part).unwrap();
+        if is_releasing {
+            lane.owner.release();
+        }
+        lane.now = lane.now.after(Duration::from_secs(3));
+        lane.owner.handle_published(part.id, sequence, lane.now);
+        let range = StoredRange { first: sequence, last: sequence, bytes: part.record.len() as u64 };
+        let mut expected = vec![OwnerAction::Confirmed { batch, range }];
+        expected.extend(is_releasing.then_some(OwnerAction::Released));
+        assert_eq!(lane.serve(), expected);
+    }
+}
+
+/// Its client gets an answer, though no further record is stored.
+#[test]
+fn a_stored_batch_that_waits_too_long_for_the_lease_fails() {
+    let mut lane = Lane::owned();
+    let batch = lane.batch(&[b"1"]);
+    let part = lane.sent().remove(0);
+    let sequence = lane.store(&part).unwrap();
+    lane.now = lane.now.after(Duration::from_secs(3));
+    lane.owner.handle_published(part.id, sequence, lane.now);
+    lane.sent();
+    lane.wait(7_000);
+    let (_, actions) = lane.poll();
+    let has_failed =
+        |action: &OwnerAction| matches!(action, OwnerAction::Failed { batch: failed, .. } if *failed == batch);
+    assert!(actions.iter().any(has_failed), "{actions:?}");
 }
 
 #[test]

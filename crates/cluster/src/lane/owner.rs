@@ -23,6 +23,10 @@
 //! **The lease.** A confirmed record renews the lease from the time at which it was sent. An adopter
 //! waits for longer than that after it saw the last record of the stream, so while the lease lasts,
 //! nobody else delivers.
+//!
+//! **A batch counts** when it is stored and the lease lasts. An owner that was suspended may read much later that a
+//! batch is stored. Others may have taken the lane over since, and what became of the batch is not known here: so
+//! the owner has a further record stored first, or ends.
 
 mod batches;
 mod window;
@@ -104,7 +108,7 @@ pub enum OwnerAction {
         /// The sequence.
         sequence: u64,
     },
-    /// The batch is stored. It may have been reported as failed before.
+    /// The batch is stored, and the lease lasts. It may have been reported as failed before.
     Confirmed {
         /// The batch.
         batch: BatchId,
@@ -393,7 +397,7 @@ impl LaneOwner {
         }
         let is_queued = self.renewal_queued || self.announced.is_some();
         let renews = self.stage == Stage::Owning && self.flow == Flow::Open && !is_queued;
-        let renewal = (renews && self.release == ReleaseStage::Kept).then_some(self.renewal_due);
+        let renewal = (renews && self.needs_renewal()).then_some(self.renewal_due);
         let batch = self.batches.deadline(self.times.batch_timeout);
         [renewal, batch, self.flow_deadline()].into_iter().flatten().min()
     }
@@ -435,13 +439,18 @@ impl LaneOwner {
                 self.renewal_queued = true;
                 self.window.push_next(QueuedRecord::new(RecordKind::Renew, self.records.renew.clone()));
             }
-            Stage::Owning if self.release == ReleaseStage::Kept => self.queue_renewal(now),
+            Stage::Owning if self.needs_renewal() => self.queue_renewal(now),
             Stage::Owning if self.release == ReleaseStage::Asked && self.is_idle() => {
                 self.release = ReleaseStage::Queued;
                 self.window.push(QueuedRecord::new(RecordKind::Release, self.records.release.clone()));
             }
             _ => {}
         }
+    }
+
+    /// Whether the lease is to go on: the lane is kept, or a stored batch waits for it.
+    fn needs_renewal(&self) -> bool {
+        self.release == ReleaseStage::Kept || self.batches.has_stored()
     }
 
     fn queue_renewal(&mut self, now: BootTime) {
@@ -548,6 +557,7 @@ impl LaneOwner {
         self.lease_until = self.lease_until.max(Some(sent.after(self.times.lease)));
         self.missing_since = None;
         self.last_failure = None;
+        self.confirm_batches(now);
         match record.kind {
             RecordKind::Epoch if self.stage == Stage::Claiming => {
                 self.stage = Stage::Settling { base: sequence, until: sequence + PUBLISHES_IN_FLIGHT_MAX - 1 };
@@ -562,15 +572,24 @@ impl LaneOwner {
                 self.actions.push_back(OwnerAction::EpochRepeated { sequence, is_announcement });
             }
             RecordKind::Renew => self.renewal_queued = false,
-            RecordKind::Part => self.confirm_part(sequence, &record),
+            RecordKind::Part => self.confirm_part(sequence, &record, now),
             RecordKind::Release => self.end(OwnerAction::Released),
         }
         self.settle(now);
     }
 
-    fn confirm_part(&mut self, sequence: u64, record: &QueuedRecord) {
+    fn confirm_part(&mut self, sequence: u64, record: &QueuedRecord, now: BootTime) {
         let Some((batch, is_last)) = record.part_of else { return };
-        if let Some(range) = self.batches.confirm_part(batch, is_last, sequence, record.len()) {
+        self.batches.confirm_part(batch, is_last, sequence, record.len());
+        self.confirm_batches(now);
+    }
+
+    /// Stored batches count if nobody else can have the lane.
+    fn confirm_batches(&mut self, now: BootTime) {
+        if !self.may_deliver(now) {
+            return;
+        }
+        while let Some((batch, range)) = self.batches.take_stored() {
             self.actions.push_back(OwnerAction::Confirmed { batch, range });
         }
     }

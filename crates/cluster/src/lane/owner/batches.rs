@@ -1,4 +1,5 @@
-//! The batches of an owner whose last part is not confirmed, in their order.
+//! The batches of an owner that do not count yet, in their order: their last part is not confirmed, or the lease
+//! was over when it was.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -23,6 +24,8 @@ struct WaitingBatch {
     first: Option<u64>,
     /// The bytes of its confirmed parts.
     bytes: u64,
+    /// Where it is, once its last part is confirmed.
+    stored: Option<StoredRange>,
     is_failed: bool,
 }
 
@@ -33,7 +36,8 @@ impl WaitingBatches {
 
     pub(super) fn start(&mut self, now: BootTime) -> BatchId {
         let id = self.next_id();
-        self.batches.push_back(WaitingBatch { id, started: now, parts: 0, first: None, bytes: 0, is_failed: false });
+        let (first, stored) = (None, None);
+        self.batches.push_back(WaitingBatch { id, started: now, parts: 0, first, bytes: 0, stored, is_failed: false });
         id
     }
 
@@ -50,22 +54,23 @@ impl WaitingBatches {
         Some(batch.parts - 1)
     }
 
-    /// Takes a confirmed part. Returns where the batch is, if this was its last part.
-    pub(super) fn confirm_part(
-        &mut self,
-        id: BatchId,
-        is_last: bool,
-        sequence: u64,
-        bytes: u64,
-    ) -> Option<StoredRange> {
-        let batch = self.find(id)?;
+    /// Takes a confirmed part.
+    pub(super) fn confirm_part(&mut self, id: BatchId, is_last: bool, sequence: u64, bytes: u64) {
+        let Some(batch) = self.find(id) else { return };
         let first = *batch.first.get_or_insert(sequence);
         batch.bytes += bytes;
-        let bytes = batch.bytes;
-        is_last.then(|| {
-            self.remove(id);
-            StoredRange { first, last: sequence, bytes }
-        })
+        batch.stored = is_last.then_some(StoredRange { first, last: sequence, bytes: batch.bytes });
+    }
+
+    /// Whether the first batch is stored.
+    pub(super) fn has_stored(&self) -> bool {
+        self.batches.front().is_some_and(|batch| batch.stored.is_some())
+    }
+
+    /// Removes the first batch if it is stored.
+    pub(super) fn take_stored(&mut self) -> Option<(BatchId, StoredRange)> {
+        let batch = self.batches.pop_front_if(|batch| batch.stored.is_some())?;
+        batch.stored.map(|range| (batch.id, range))
     }
 
     /// Forgets a batch; its parts are sent, but no last one follows.
