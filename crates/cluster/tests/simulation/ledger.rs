@@ -20,7 +20,7 @@ pub(crate) struct LedgerEntry {
     pub(crate) is_accepted_locally: bool,
     /// Its end was recorded there.
     pub(crate) has_ended_locally: bool,
-    /// The disk that alone had it was thrown away.
+    /// The disk that alone had it was thrown away, or the servers and the owner have lost it.
     pub(crate) is_given_up: bool,
     /// Somebody has given it a final state, with these bounces (None: without one).
     pub(crate) endings: Vec<Option<QueueId>>,
@@ -35,6 +35,14 @@ pub(crate) struct Ledger {
     pub(crate) messages: BTreeMap<QueueId, LedgerEntry>,
     /// What a disk had that came back older or damaged: it may be delivered twice.
     pub(crate) may_come_back: BTreeSet<QueueId>,
+    /// The servers have lost all records up to this one.
+    pub(crate) lost_up_to: u64,
+    /// What they have lost so, until its owner has published it again, or the next one has begun without it.
+    exposed: BTreeSet<QueueId>,
+    /// How many messages were published again.
+    pub(crate) mended: u64,
+    /// How many acknowledged ones were lost with their owner before.
+    pub(crate) lost_twice: u64,
 }
 
 /// A message that a reader of the stream finds live.
@@ -48,6 +56,8 @@ pub(crate) struct FoundMessage {
 pub(crate) struct Found {
     pub(crate) live: BTreeMap<QueueId, FoundMessage>,
     pub(crate) retention: LaneRetention,
+    /// Where the newest batch with a message begins.
+    places: BTreeMap<QueueId, u64>,
 }
 
 impl Ledger {
@@ -59,6 +69,13 @@ impl Ledger {
     pub(crate) fn has_ended(&self, id: QueueId) -> bool {
         let entry = &self.messages[&id];
         (entry.ended_at.is_some() || entry.has_ended_locally) && !self.may_come_back.contains(&id)
+    }
+
+    /// Its client gets a 250.
+    pub(crate) fn acknowledge(&mut self, id: QueueId, sequence: u64) {
+        let entry = self.entry(id);
+        assert!(!entry.is_given_up, "{id} is acknowledged, and was lost before");
+        entry.acknowledged_at = Some(sequence);
     }
 
     /// A state of a message is decided. Only what has no 250, or has ended already, may be withdrawn.
@@ -88,11 +105,53 @@ impl Ledger {
                     let attempts = entry.attempts.range(..=last).next_back().map_or(0, |(_, attempts)| *attempts);
                     assert!(may_come_back || live.attempts >= attempts, "{id} has lost attempts");
                 }
+                // Its owner will publish it again.
+                None if self.exposed.contains(id) => {}
                 None if is_known(entry.acknowledged_at) => self.check_ending(*id, entry, found, last),
                 None => {}
             }
         }
         assert!(found.live.keys().all(|id| self.messages.contains_key(id)));
+    }
+
+    /// The servers have lost records: what they had before, and have now. What they still have is found.
+    pub(crate) fn note_lost(&mut self, lost_up_to: u64, before: &Found, after: &Found) {
+        self.lost_up_to = lost_up_to;
+        for id in before.live.keys().filter(|id| !after.live.contains_key(id)) {
+            assert!(before.places[id] <= lost_up_to, "{id} is in the stream, and is not found");
+            self.exposed.insert(*id);
+        }
+    }
+
+    /// A message is confirmed that begins in a record which is lost already.
+    pub(crate) fn note_exposed(&mut self, id: QueueId) {
+        self.exposed.insert(id);
+    }
+
+    /// A lost message is stored again.
+    pub(crate) fn note_copied(&mut self, id: QueueId) {
+        self.mended += u64::from(self.exposed.remove(&id));
+    }
+
+    /// At the end: what the servers have lost was published again, or has ended.
+    pub(crate) fn check_exposed(&self, found: &Found, last: u64) {
+        for (id, entry) in self.exposed.iter().map(|id| (*id, &self.messages[id])) {
+            if entry.acknowledged_at.is_some() && !found.live.contains_key(&id) {
+                self.check_ending(id, entry, found, last);
+            }
+        }
+    }
+
+    /// The lane has another owner, which knows only what it has found.
+    pub(crate) fn give_up_exposed(&mut self, found: &Found) {
+        for id in std::mem::take(&mut self.exposed) {
+            if !found.live.contains_key(&id) {
+                let entry = self.entry(id);
+                entry.is_given_up = true;
+                let is_needed = entry.acknowledged_at.take().is_some() && entry.endings.is_empty();
+                self.lost_twice += u64::from(is_needed);
+            }
+        }
     }
 
     /// A disk is thrown away: what only it had, beside what is in the stream. Returns the number.
@@ -118,10 +177,10 @@ impl Ledger {
     fn check_ending(&self, id: QueueId, entry: &LedgerEntry, found: &Found, last: u64) {
         assert!(!entry.endings.is_empty(), "{id} is lost");
         let is_there = |bounce: &QueueId| {
-            let LedgerEntry { acknowledged_at, endings, .. } = &self.messages[bounce];
+            let LedgerEntry { acknowledged_at, endings, is_given_up, .. } = &self.messages[bounce];
             // The stream has a copy of it behind what was read.
             let is_later = acknowledged_at.is_some_and(|sequence| sequence > last);
-            found.live.contains_key(bounce) || !endings.is_empty() || is_later
+            found.live.contains_key(bounce) || !endings.is_empty() || is_later || *is_given_up
         };
         let has_bounce = |ending: &Option<QueueId>| ending.as_ref().is_none_or(is_there);
         assert!(entry.endings.iter().any(has_bounce), "the bounce of {id} is lost");
@@ -130,7 +189,8 @@ impl Ledger {
 
 impl Found {
     pub(crate) fn nothing(stream_bytes_max: Option<u64>) -> Self {
-        Found { live: BTreeMap::new(), retention: LaneRetention::new(crate::SLACK_BYTES, stream_bytes_max) }
+        let retention = LaneRetention::new(crate::SLACK_BYTES, stream_bytes_max);
+        Found { live: BTreeMap::new(), retention, places: BTreeMap::new() }
     }
 }
 
@@ -169,7 +229,7 @@ impl Reading {
                 let batch = std::mem::take(&mut self.batch);
                 self.found.retention.handle_stored(range, batch.clone());
                 let mut contents = std::mem::take(&mut self.contents).into_iter();
-                batch.into_iter().for_each(|entry| self.apply(entry, &mut contents));
+                batch.into_iter().for_each(|entry| self.apply(entry, range.first, &mut contents));
             }
             ReplayEvent::BatchDropped => {
                 self.batch.clear();
@@ -179,11 +239,12 @@ impl Reading {
         }
     }
 
-    fn apply(&mut self, entry: RetainedEntry, contents: &mut impl Iterator<Item = BytesMut>) {
+    fn apply(&mut self, entry: RetainedEntry, first: u64, contents: &mut impl Iterator<Item = BytesMut>) {
         let (id, states) = match entry {
             RetainedEntry::Message { id, states, .. } => {
                 let content = contents.next().unwrap().to_vec();
                 self.found.live.entry(id).or_insert(FoundMessage { content, attempts: 0 });
+                self.found.places.insert(id, first);
                 (id, states)
             }
             RetainedEntry::Outcome { id, recipients } => (id, recipients),

@@ -11,8 +11,9 @@ use sim::Random;
 use spool::RecipientState;
 
 use crate::disk::{Disk, DiskWrites, write_of};
+use crate::entries::{message, new_content, outcome};
 use crate::ledger::{FoundMessage, Ledger};
-use crate::node::{Context, message, new_content, outcome};
+use crate::node::Context;
 
 #[derive(Default)]
 pub(crate) struct LocalLane {

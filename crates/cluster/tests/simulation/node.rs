@@ -2,23 +2,23 @@
 //! them, records outcomes, copies and purges.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use cluster::codec::{BatchEncoder, CopiedEntry};
 use cluster::lane::owner::{BatchId, Claim, LaneOwner, OwnerAction, PublishId};
-use cluster::lane::retention::{LaneRetention, RetainedEntry, RetentionAction};
+use cluster::lane::retention::{LaneRetention, RetentionAction};
 use cluster::lane::watcher::{LaneWatcher, WatcherAction};
 use cluster::lane::{
     BootTime, COPYING_LEASE, LaneTimes, PublishFailure, ReadFailure, RecordSubject, Slot, StreamTail, TailFailure,
 };
-use mail::{BodyFlags, BodyType, ClientInfo, DsnNotify, Envelope, QueueId, Recipient, SpoolId, Timestamp};
+use mail::{QueueId, SpoolId, Timestamp};
 use sim::Random;
-use spool::{DraftBody, RecipientState};
+use spool::RecipientState;
 
 use crate::disk::{Disk, DiskWrite, DiskWrites, write_of};
-use crate::ledger::{Found, FoundMessage, Ledger, LedgerEntry, read};
+use crate::entries::{message, new_content, outcome, retained, states_after};
+use crate::ledger::{Found, FoundMessage, Ledger, read};
 use crate::local::LocalLane;
 use crate::starting::{Decision, Fact, Question, Start};
 use crate::stream::Stream;
@@ -27,6 +27,8 @@ const PART_BYTES: usize = 150;
 const IN_FLIGHT_BYTES_MAX: u64 = 8_000;
 /// The most that new mail takes at once.
 const NEW_MAIL_BYTES_MAX: u64 = 20_000;
+/// How often an owner asks what the servers still have.
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// No more work is begun while so many bytes wait.
 const WAITING_BYTES_MAX: u64 = 20_000;
 
@@ -43,6 +45,8 @@ pub(crate) enum Request {
         sequence: u64,
     },
     ReadTail,
+    /// Which record is the first one of the stream.
+    ReadFirst,
     Purge(u64),
     /// With a number, which the answer has too.
     Ask(u64, Question),
@@ -55,6 +59,8 @@ pub(crate) enum Answer {
     Slot(u64, Result<Slot, ReadFailure>),
     /// With the lease of the newest owner.
     Tail(Result<StreamTail, TailFailure>, Option<Duration>),
+    /// The first record of the stream.
+    First(u64),
     Renewed,
     Timeout,
     Work,
@@ -74,6 +80,7 @@ impl Answer {
         match self {
             Answer::Published(..)
             | Answer::Slot(..)
+            | Answer::First(_)
             | Answer::Told(..)
             | Answer::Synced(_)
             | Answer::WriteFailed(_) => true,
@@ -127,6 +134,8 @@ struct OwnerNode {
     /// It has asked for a note that the lane is closed, and knows that there is one.
     is_closing: bool,
     is_noted: bool,
+    /// When it asks next which record is the first one.
+    check_due: BootTime,
 }
 
 /// A batch that waits for its two copies.
@@ -147,6 +156,21 @@ enum Submitted {
     /// A further copy of a message that the stream has.
     Copy(QueueId),
     Outcome(QueueId, RecipientState),
+}
+
+impl PendingBatch {
+    /// The stream has its records from `first` on, unless the servers have lost some of them already.
+    fn note_stored(&self, first: u64, ledger: &mut Ledger) {
+        for submitted in &self.submitted {
+            match submitted {
+                Submitted::Outcome(..) => {}
+                Submitted::Message(id) | Submitted::Kept(id) | Submitted::Copy(id) if first <= ledger.lost_up_to => {
+                    ledger.note_exposed(*id);
+                }
+                Submitted::Message(id) | Submitted::Kept(id) | Submitted::Copy(id) => ledger.note_copied(*id),
+            }
+        }
+    }
 }
 
 impl Clock {
@@ -367,7 +391,7 @@ impl Watching {
                 }
                 return tail;
             }
-            Answer::Published(..) | Answer::Slot(..) | Answer::Work | Answer::Told(..) => {}
+            Answer::Published(..) | Answer::Slot(..) | Answer::First(_) | Answer::Work | Answer::Told(..) => {}
             Answer::Synced(_) | Answer::WriteFailed(_) => {}
             Answer::LocalSynced(_) | Answer::LocalWriteFailed(_) => {}
         }
@@ -378,7 +402,7 @@ impl Watching {
 impl OwnerNode {
     fn claim(number: usize, tail: StreamTail, disk: Option<Disk>, context: &mut Context<'_>) -> Self {
         let claim = Claim {
-            epoch: tail.record.map_or(0, |record| record.epoch) + 1,
+            epoch: tail.record.map_or(0, |record| record.epoch).max(context.stream.epoch()) + 1,
             token: context.random.bits(),
             node: name(number).parse().unwrap(),
             spool_epoch: disk.as_ref().map_or(1, |disk| disk.epoch),
@@ -402,6 +426,7 @@ impl OwnerNode {
             batches: HashMap::new(),
             is_closing: false,
             is_noted: false,
+            check_due: context.now.after(CHECK_INTERVAL),
         }
     }
 
@@ -411,6 +436,7 @@ impl OwnerNode {
             Answer::Published(id, Ok(sequence)) => self.owner.handle_published(id, sequence, now),
             Answer::Published(id, Err(failure)) => self.owner.handle_publish_failed(id, failure, now),
             Answer::Slot(sequence, slot) => self.owner.handle_slot(sequence, slot, now),
+            Answer::First(sequence) => self.retention.handle_first_record(sequence),
             Answer::Timeout => self.owner.handle_timeout(now),
             Answer::Work if self.is_claimed => self.work(context),
             Answer::Told(_, Fact::Done) if self.is_closing => {
@@ -454,6 +480,7 @@ impl OwnerNode {
                 self.retention.handle_confirmed(batch, range);
                 if let Some(pending) = self.batches.get_mut(&batch) {
                     pending.stored_at = Some(range.last);
+                    pending.note_stored(range.first, context.ledger);
                 }
                 self.forget_ends(batch, context);
                 self.confirm(batch, context.ledger);
@@ -476,6 +503,9 @@ impl OwnerNode {
             return;
         }
         let found = read(context.stream, base);
+        if context.stream.is_last_claim(base) {
+            context.ledger.give_up_exposed(&found);
+        }
         context.ledger.check(&found, base);
         self.retention = found.retention;
         self.is_claimed = true;
@@ -565,7 +595,7 @@ impl OwnerNode {
         let sequence = *sequence;
         for submitted in self.batches.remove(&batch).into_iter().flat_map(|pending| pending.submitted) {
             match submitted {
-                Submitted::Message(id) | Submitted::Kept(id) => ledger.entry(id).acknowledged_at = Some(sequence),
+                Submitted::Message(id) | Submitted::Kept(id) => ledger.acknowledge(id, sequence),
                 Submitted::Copy(id) => {
                     let acknowledged_at = &mut ledger.entry(id).acknowledged_at;
                     *acknowledged_at = acknowledged_at.map(|_| sequence);
@@ -599,6 +629,10 @@ impl OwnerNode {
 
     /// Something that a mail server does.
     fn work(&mut self, context: &mut Context<'_>) {
+        if context.now >= self.check_due {
+            self.check_due = context.now.after(CHECK_INTERVAL);
+            context.requests.push(Request::ReadFirst);
+        }
         if self.owner.waiting_bytes() > WAITING_BYTES_MAX {
             return;
         }
@@ -722,16 +756,6 @@ impl OwnerNode {
     }
 }
 
-/// A new message with this number.
-pub(crate) fn new_content(number: u64, context: &mut Context<'_>) -> (QueueId, Vec<u8>) {
-    let id = QueueId::new(SpoolId::new(7), 0, number);
-    let mut content = vec![0; context.random.below(400) as usize];
-    context.random.fill(&mut content);
-    let entry = LedgerEntry { content: content.clone(), ..LedgerEntry::default() };
-    context.ledger.messages.insert(id, entry);
-    (id, content)
-}
-
 fn note_entries(
     entries: &[CopiedEntry],
     message: impl Fn(QueueId) -> Submitted,
@@ -745,53 +769,4 @@ fn note_entries(
         }
     };
     entries.iter().map(note).collect()
-}
-
-fn retained(entry: &CopiedEntry) -> RetainedEntry {
-    match entry {
-        CopiedEntry::Message { id, states, .. } => {
-            RetainedEntry::Message { id: *id, recipients: 1, states: states.clone() }
-        }
-        CopiedEntry::Outcome { id, recipients, .. } => {
-            RetainedEntry::Outcome { id: *id, recipients: recipients.clone() }
-        }
-    }
-}
-
-/// The states of a message on the disk.
-fn states_after(attempts: u16) -> Vec<(u32, RecipientState)> {
-    let waiting = RecipientState::Waiting { attempts, until: Timestamp(0) };
-    (attempts > 0).then_some((0, waiting)).into_iter().collect()
-}
-
-pub(crate) fn outcome(id: QueueId, state: RecipientState, bounce: Option<QueueId>) -> CopiedEntry {
-    CopiedEntry::Outcome { id, recipients: vec![(0, state)], bounce }
-}
-
-pub(crate) fn message(id: QueueId, content: Vec<u8>, states: Vec<(u32, RecipientState)>) -> CopiedEntry {
-    let recipient = Recipient {
-        address: "b@example.org".parse().unwrap(),
-        original: None,
-        notify: DsnNotify::UNSET,
-        orcpt: None,
-        is_forwarded: false,
-    };
-    CopiedEntry::Message {
-        id,
-        envelope: Envelope {
-            sender: None,
-            recipients: vec![recipient],
-            accepted_at: Timestamp(0),
-            client: ClientInfo { address: None, helo: "client".into(), trusted: false },
-            body_type: BodyType::SevenBit,
-            smtputf8: false,
-            ret: None,
-            envid: None,
-            content_filter: false,
-        },
-        states,
-        digest: crc32c::crc32c(&content),
-        content: DraftBody::Memory { prefix: Arc::new(Vec::new()), body: Arc::new(content) },
-        flags: BodyFlags::default(),
-    }
 }

@@ -18,7 +18,9 @@ pub(crate) struct Stream {
     /// The records that were purged.
     purged: u64,
     /// The last record that names an epoch, and its sequence.
-    newest_epoch: Option<(u64, EpochRecord)>,
+    newest_epoch: Option<(u64, RecordHeader, EpochRecord)>,
+    /// The sequence of the last one that there ever was.
+    last_epoch_at: u64,
 }
 
 impl Stream {
@@ -45,8 +47,9 @@ impl Stream {
         self.bytes = bytes;
         let epoch = EpochRecord::read_record(&record).ok();
         self.records.push_back(record);
-        if let Some((_, epoch)) = epoch {
-            self.newest_epoch = Some((self.last_sequence(), epoch));
+        if let Some((header, epoch)) = epoch {
+            self.last_epoch_at = self.last_sequence();
+            self.newest_epoch = Some((self.last_epoch_at, header, epoch));
         }
         Ok(self.last_sequence())
     }
@@ -57,7 +60,7 @@ impl Stream {
             self.bytes -= self.records.pop_front().as_ref().map_or(0, size);
             self.purged += 1;
         }
-        self.newest_epoch.take_if(|(sequence, _)| *sequence <= up_to);
+        self.newest_epoch.take_if(|(sequence, ..)| *sequence <= up_to);
     }
 
     pub(crate) fn record(&self, sequence: u64) -> Option<&Bytes> {
@@ -75,7 +78,17 @@ impl Stream {
     }
 
     pub(crate) fn newest_epoch(&self) -> Option<EpochRecord> {
-        self.newest_epoch.as_ref().map(|(_, record)| record.clone())
+        self.newest_epoch.as_ref().map(|(.., record)| record.clone())
+    }
+
+    /// The number of the newest epoch, as far as the stream still says.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.newest_epoch.as_ref().map_or(0, |(_, header, _)| header.epoch)
+    }
+
+    /// Whether a node that has claimed the lane at `base` is its last owner so far.
+    pub(crate) fn is_last_claim(&self, base: u64) -> bool {
+        self.last_epoch_at <= base
     }
 
     pub(crate) fn tail(&self, lag: u64) -> StreamTail {

@@ -37,6 +37,8 @@ enum Event {
     Work(Life),
     Start(usize),
     Fault,
+    /// A server that was killed soon after a purge comes back.
+    Loss,
 }
 
 /// What differs between simulations.
@@ -49,6 +51,8 @@ pub(crate) struct Rules {
     pub(crate) spoils_disks: bool,
     /// The lane has no stream at first, and its owner acknowledges without copies. Its disk may be thrown away.
     pub(crate) begins_local: bool,
+    /// The servers lose records that a purge was to leave.
+    pub(crate) loses_records: bool,
 }
 
 /// A node with what holds it up.
@@ -90,7 +94,7 @@ pub(crate) struct World {
     is_local: bool,
     is_disk_gone: bool,
     /// Messages that only a disk had which was thrown away.
-    pub(crate) given_up: u64,
+    thrown_away: u64,
 }
 
 impl World {
@@ -116,7 +120,7 @@ impl World {
             claims: 0,
             is_local: rules.begins_local,
             is_disk_gone: false,
-            given_up: 0,
+            thrown_away: 0,
         };
         (0..NODES).for_each(|node| world.start(node));
         world.schedule(SECOND, Event::Fault);
@@ -146,6 +150,7 @@ impl World {
         let waits = self.is_disk_gone && lease.is_none_or(|lease| lease == COPYING_LEASE);
         assert_eq!(owners, usize::from(!waits), "one node owns the lane and may deliver");
         self.ledger.check(&found, last);
+        self.ledger.check_exposed(&found, last);
         self.ledger.check_local(&found);
     }
 
@@ -155,6 +160,16 @@ impl World {
 
     pub(crate) fn acknowledged(&self) -> usize {
         self.ledger.messages.values().filter(|message| message.acknowledged_at.is_some()).count()
+    }
+
+    /// Messages that were lost with both of their copies.
+    pub(crate) fn given_up(&self) -> u64 {
+        self.thrown_away + self.ledger.lost_twice
+    }
+
+    /// Messages that the servers have lost, and that were published again.
+    pub(crate) fn mended(&self) -> u64 {
+        self.ledger.mended
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -240,6 +255,7 @@ impl World {
             }
             Event::Start(node) => self.start(node),
             Event::Fault => self.fail_something(),
+            Event::Loss => self.lose_records(),
         }
     }
 
@@ -374,12 +390,36 @@ impl World {
             }
             // One that comes late finds a new stream.
             Request::Purge(up_to) if up_to >= self.stream.last_sequence() && self.rules.closes_lanes => return,
-            Request::Purge(up_to) => return self.stream.purge(up_to),
+            Request::Purge(up_to) => {
+                self.stream.purge(up_to);
+                return self.kill_server();
+            }
+            Request::ReadFirst => Answer::First(self.stream.first_sequence()),
             Request::Ask(number, question) => Answer::Told(number, self.tell(question)),
         };
         if !self.is_lost(life.node) {
             let at = self.delay(life.node);
             self.schedule(at, Event::Answer(life, answer));
+        }
+    }
+
+    /// A server is killed soon after a purge.
+    fn kill_server(&mut self) {
+        if self.rules.loses_records && self.has_faults {
+            let at = self.now + self.random.below(3 * SECOND);
+            self.schedule(at, Event::Loss);
+        }
+    }
+
+    /// It comes back without some of the records that follow the purged ones; never without the last one.
+    fn lose_records(&mut self) {
+        let (first, last) = (self.stream.first_sequence(), self.stream.last_sequence());
+        let most = self.random.pick(&[2, 20, 500]).min(last.saturating_sub(first));
+        let lost_up_to = first + self.random.below(most);
+        if lost_up_to < last {
+            let before = read(&self.stream, last);
+            self.stream.purge(lost_up_to);
+            self.ledger.note_lost(lost_up_to, &before, &read(&self.stream, last));
         }
     }
 
@@ -437,7 +477,7 @@ impl World {
     fn throw_disk_away(&mut self) {
         (self.disk, self.is_disk_gone) = (None, true);
         let found = self.has_stream.then(|| read(&self.stream, self.stream.last_sequence()));
-        self.given_up += self.ledger.give_up(found.as_ref());
+        self.thrown_away += self.ledger.give_up(found.as_ref());
     }
 
     fn fail_something(&mut self) {
