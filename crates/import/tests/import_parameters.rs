@@ -148,6 +148,9 @@ const CASES: &[(&str, &[&str], Expected)] = &[
     ("smtpd_milters = inet:localhost:8891", &[], Text("address = \"localhost:8891\"")),
     ("smtpd_milters = local:odd/sock", &[], Text("address = \"unix:/var/spool/postfix/odd/sock\"")),
     ("non_smtpd_milters = inet:localhost:8891", &[], Text("clients = [\"0.0.0.0/32\"]")),
+    // A file with these addresses could not be read.
+    ("smtpd_milters = inet:odd*host:8891", &[], Alarm("gets 451 until its [[milter]] has an address")),
+    ("smtpd_client_restrictions = check_policy_service inet:127*.0.0.1:10023", &[], Alarm("gets 451")),
     ("smtpd_milters = odd:8891", &[], Alarm("gets 451 until its [[milter]] has an address")),
     ("content_filter = scan:[127.0.0.1]:10024", &[], Text("[content_filter]\ntransport = \"filter\"")),
     ("message_drop_headers = bcc, received", &[], Text("^(?:bcc|received)")),

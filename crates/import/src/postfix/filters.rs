@@ -9,7 +9,7 @@
 //! A policy service that master(8) starts has nobody to start it here: its mail is deferred, except for
 //! daemons that check SPF, which the server does itself.
 
-use std::net::SocketAddr;
+use std::net::{Ipv6Addr, SocketAddr};
 
 use super::Conversion;
 use super::access::ConvertedRestriction;
@@ -158,13 +158,18 @@ impl Conversion<'_> {
     /// The address of a filter in our notation.
     fn service_address(&self, text: &str) -> Option<String> {
         if let Some(path) = text.strip_prefix("unix:").or(text.strip_prefix("local:")) {
-            return Some(format!("unix:{}", self.socket_path(path)));
+            return Some(self.socket_path(path))
+                .filter(|path| path.starts_with('/'))
+                .map(|path| format!("unix:{path}"));
         }
         let (host, port) = text.strip_prefix("inet:")?.rsplit_once(':')?;
         let port = super::delivery_methods::port(port)?;
         let bare = host.trim_matches(['[', ']']);
-        let host = if bare.contains(':') { format!("[{bare}]") } else { bare.to_owned() };
-        (!bare.is_empty()).then(|| format!("{host}:{port}"))
+        let is_name = !bare.is_empty() && bare.chars().all(|c| c.is_ascii_alphanumeric() || ".-_".contains(c));
+        match bare.parse::<Ipv6Addr>() {
+            Ok(address) => Some(format!("[{address}]:{port}")),
+            Err(_) => is_name.then(|| format!("{bare}:{port}")),
+        }
     }
 
     /// The path of a socket: relative to the queue folder, as all paths are that smtpd uses in a chroot.
