@@ -193,6 +193,21 @@ fn relay_networks(made: &ImportResult) -> &str {
     made.text.lines().find_map(|line| line.strip_prefix("networks = ")).unwrap().split('#').next().unwrap().trim()
 }
 
+/// The new file could not be read, and mail to such domains went elsewhere in silence.
+#[test]
+fn a_host_that_is_none_is_told() {
+    for (host, is_told) in [("gate\u{0}.example", true), ("gate*.example", true), ("gate.example", false)] {
+        let routers = format!("far:\n driver = manualroute\n route_list = far.example {host}\n transport = t\n{OUT}");
+        let made = converted("", "accept hosts = 127.0.0.1", &routers, "");
+        assert_eq!(
+            made.behavior_changes.iter().any(|told| told.contains("a host that cannot be translated")),
+            is_told,
+            "{}",
+            made.text
+        );
+    }
+}
+
 /// Keys that are networks gave a whole network the right to relay, and keys for names of clients gave it to addresses.
 #[test]
 fn keys_of_files_are_hosts_only_as_exim_looks_them_up() {

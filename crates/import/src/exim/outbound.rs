@@ -127,8 +127,17 @@ impl Conversion<'_> {
 
     /// Routes for the domains in `route_list`, and in the file of `route_data`.
     fn routes_of_entries(&mut self, router: &Driver) {
-        for (pattern, hosts) in self.route_entries(router) {
-            let Some(hop) = self.next_hop(&hosts).filter(|_| pattern != "*") else { continue };
+        for (pattern, hosts) in self.route_entries(router).into_iter().filter(|(pattern, _)| pattern != "*") {
+            let Some(hop) = self.next_hop(&hosts) else {
+                if !hosts.trim().is_empty() {
+                    self.draft.add_behavior_change(format!(
+                        "Mail that router {} sends to a host that cannot be translated goes the way of other domains, see \
+                         [[route]].",
+                        router.name
+                    ));
+                }
+                continue;
+            };
             let items = self.domain_items(&pattern);
             let mut groups = Vec::new();
             if super::domains::collect_groups(&items, &mut groups).is_err() {
@@ -205,7 +214,8 @@ impl Conversion<'_> {
 
     /// The first of these hosts as a next hop of ours.
     pub(super) fn next_hop(&self, hosts: &str) -> Option<String> {
-        let first = list(hosts).into_iter().next().filter(|host| !host.is_empty() && !host.contains(['$', ' ']))?;
+        let is_sound = |c: char| c.is_ascii_alphanumeric() || ".-_:/".contains(c);
+        let first = list(hosts).into_iter().next().filter(|host| !host.is_empty() && host.chars().all(is_sound))?;
         if let Some(domain) = first.strip_suffix("/MX").or_else(|| first.strip_suffix("/mx")) {
             return Some(format!("mx:{domain}"));
         }
