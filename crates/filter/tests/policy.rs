@@ -304,7 +304,12 @@ async fn the_first_restriction_that_decides_counts() {
         (b"action=warn_if_reject, reject\n\n", Decision::Continue),
         (b"action=warn_if_reject, permit_mynetworks, reject\n\n", reject()),
     ] {
-        assert_eq!(verdict_of(answer).await, expected.into(), "{}", String::from_utf8_lossy(answer));
+        assert_eq!(
+            verdict_of(answer, Duration::from_secs(60)).await,
+            expected.into(),
+            "{}",
+            String::from_utf8_lossy(answer)
+        );
     }
 }
 
