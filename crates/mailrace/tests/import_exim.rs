@@ -193,6 +193,15 @@ fn relay_networks(made: &ImportResult) -> &str {
     made.text.lines().find_map(|line| line.strip_prefix("networks = ")).unwrap().split('#').next().unwrap().trim()
 }
 
+#[test]
+fn a_list_with_answers_that_are_none_defers() {
+    for (answer, action) in [("254.0.0.2", "defer"), ("127.0.0.2", "refuse")] {
+        let acl = format!("deny dnslists = zen.example.com={answer}\naccept hosts = 127.0.0.1");
+        let made = converted("", &acl, OUT, "");
+        assert!(made.text.contains(&format!("action = \"{action}\"")), "{answer}\n{}", made.text);
+    }
+}
+
 /// The new file could not be read, and mail to such domains went elsewhere in silence.
 #[test]
 fn a_host_that_is_none_is_told() {

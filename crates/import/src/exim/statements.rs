@@ -256,7 +256,7 @@ fn dns_list(text: &str) -> Option<RuleKeys> {
     let zone = zone.trim();
     mail::Address::new("postmaster", zone).ok()?;
     let codes: Vec<&str> = codes.split(',').map(str::trim).filter(|code| !code.is_empty()).collect();
-    if codes.iter().any(|code| code.parse::<std::net::Ipv4Addr>().is_err()) {
+    if !codes.iter().all(|code| code.parse::<std::net::Ipv4Addr>().is_ok_and(|code| code.is_loopback())) {
         return None;
     }
     let shown = if codes.is_empty() { String::new() } else { format!(", codes = {}", quoted_list(codes)) };

@@ -499,7 +499,21 @@ fn postgres_url(value: impl Fn(&str) -> Option<String>) -> String {
 pub(super) fn file_name(path: &Path) -> String {
     let name = path.file_name().map_or_else(|| "table".into(), |name| name.to_string_lossy().into_owned());
     let is_table = name != "main.cf" && name != "master.cf";
-    let name = if is_table { name.strip_suffix(".cf").unwrap_or(&name) } else { &name };
+    let stem = name.strip_suffix(".cf").filter(|stem| is_table && !stem.is_empty());
+    let name = stem.unwrap_or(&name);
     let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' };
     name.chars().map(plain).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A table without a name could not be read.
+    #[test]
+    fn every_table_has_a_name() {
+        for (path, name) in [("/a/users.cf", "users"), ("/a/.cf", ".cf"), ("/a/main.cf", "main.cf"), ("/", "table")] {
+            assert_eq!(file_name(Path::new(path)), name);
+        }
+    }
 }
