@@ -4,7 +4,7 @@
 //! | step | if it fails, or the node does |
 //! |---|---|
 //! | nothing of the lane is live, here and in its stream, for a while | it is kept |
-//! | it takes no mail any more, and nothing is live still | it takes mail again |
+//! | it takes no mail any more, nothing is live still, and its lease lasts | it takes mail again |
 //! | it is noted as closed | it is tried again; the owner goes on, without new mail |
 //! | its Release record is stored | others wait for the lease |
 //! | its stream is deleted | another node finds the note when it wants to adopt the lane, and deletes it |
@@ -79,8 +79,12 @@ async fn lanes_with_mail(shared: &NodeShared) -> Option<BTreeSet<LaneId>> {
 }
 
 async fn close(shared: &Arc<NodeShared>, lane: LaneId) -> Result<(), StreamError> {
-    // Without a spool, nobody knows.
-    let has_mail = async { lanes_with_mail(shared).await.is_none_or(|with_mail| with_mail.contains(&lane)) };
+    let has_mail = async {
+        // Without a spool, nobody knows.
+        lanes_with_mail(shared).await.is_none_or(|with_mail| with_mail.contains(&lane))
+            // The note is for ever. After a suspension, another node may have the lane, and mail in it.
+            || !shared.step.may_deliver(lane)
+    };
     let Some(handle) = shared.step.close_if_finished(lane, has_mail).await else { return Ok(()) };
     // If it fails, others may find the note: no mail comes into the lane any more.
     shared.connection.note_closed(lane).await?;

@@ -93,8 +93,9 @@ impl Ledger {
 
     /// Of what was confirmed up to `last`: nothing that was acknowledged is lost, and nothing that has
     /// ended is back. A node that was stopped may learn that it has claimed the lane when another one
-    /// owns it already, hence `last`.
-    pub(crate) fn check(&self, found: &Found, last: u64) {
+    /// owns it already, hence `last`; `whole` is what all of the stream has by then: a bounce that nobody has confirmed
+    /// may have been copied behind `last`.
+    pub(crate) fn check(&self, found: &Found, last: u64, whole: &Found) {
         let is_known = |sequence: Option<u64>| sequence.is_some_and(|sequence| sequence <= last);
         for (id, entry) in &self.messages {
             match found.live.get(id) {
@@ -107,7 +108,7 @@ impl Ledger {
                 }
                 // Its owner will publish it again.
                 None if self.exposed.contains(id) => {}
-                None if is_known(entry.acknowledged_at) => self.check_ending(*id, entry, found, last),
+                None if is_known(entry.acknowledged_at) => self.check_ending(*id, entry, last, [found, whole]),
                 None => {}
             }
         }
@@ -137,7 +138,7 @@ impl Ledger {
     pub(crate) fn check_exposed(&self, found: &Found, last: u64) {
         for (id, entry) in self.exposed.iter().map(|id| (*id, &self.messages[id])) {
             if entry.acknowledged_at.is_some() && !found.live.contains_key(&id) {
-                self.check_ending(id, entry, found, last);
+                self.check_ending(id, entry, last, [found, found]);
             }
         }
     }
@@ -174,13 +175,14 @@ impl Ledger {
         }
     }
 
-    fn check_ending(&self, id: QueueId, entry: &LedgerEntry, found: &Found, last: u64) {
+    fn check_ending(&self, id: QueueId, entry: &LedgerEntry, last: u64, places: [&Found; 2]) {
         assert!(!entry.endings.is_empty(), "{id} is lost");
         let is_there = |bounce: &QueueId| {
             let LedgerEntry { acknowledged_at, endings, is_given_up, .. } = &self.messages[bounce];
             // The stream has a copy of it behind what was read.
             let is_later = acknowledged_at.is_some_and(|sequence| sequence > last);
-            found.live.contains_key(bounce) || !endings.is_empty() || is_later || *is_given_up
+            let is_live = places.iter().any(|found| found.live.contains_key(bounce));
+            is_live || !endings.is_empty() || is_later || *is_given_up
         };
         let has_bounce = |ending: &Option<QueueId>| ending.as_ref().is_none_or(is_there);
         assert!(entry.endings.iter().any(has_bounce), "the bounce of {id} is lost");

@@ -506,7 +506,8 @@ impl OwnerNode {
         if context.stream.is_last_claim(base) {
             context.ledger.give_up_exposed(&found);
         }
-        context.ledger.check(&found, base);
+        let whole = read(context.stream, context.stream.last_sequence());
+        context.ledger.check(&found, base, &whole);
         self.retention = found.retention;
         self.is_claimed = true;
         context.claims += 1;
@@ -666,8 +667,10 @@ impl OwnerNode {
         }
     }
 
+    /// A note is for ever, so only a node that surely has the lane asks for one.
     fn close_if_finished(&mut self, context: &mut Context<'_>) {
         let is_finished = self.live.is_empty() && self.retention.is_finished() && self.batches.is_empty();
+        let is_finished = is_finished && self.owner.may_deliver(context.now);
         if context.closes_lanes && !self.is_own && is_finished {
             self.is_closing = true;
             context.requests.push(Request::Ask(0, Question::Close));

@@ -138,8 +138,9 @@ impl World {
     /// What must hold when nothing has gone wrong for a while.
     pub(crate) fn check_end(&self) {
         if self.is_closed {
-            self.ledger.check(&Found::nothing(None), u64::MAX);
-            self.ledger.check_local(&Found::nothing(None));
+            let nothing = Found::nothing(None);
+            self.ledger.check(&nothing, u64::MAX, &nothing);
+            self.ledger.check_local(&nothing);
             return;
         }
         let owners = self.hosts.iter().filter(|host| host.may_deliver(self.now)).count();
@@ -149,7 +150,7 @@ impl World {
         let lease = self.stream.newest_epoch().map(|newest| newest.lease);
         let waits = self.is_disk_gone && lease.is_none_or(|lease| lease == COPYING_LEASE);
         assert_eq!(owners, usize::from(!waits), "one node owns the lane and may deliver");
-        self.ledger.check(&found, last);
+        self.ledger.check(&found, last, &found);
         self.ledger.check_exposed(&found, last);
         self.ledger.check_local(&found);
     }
