@@ -106,10 +106,14 @@ class ClusterCase(OutboundCase):
         return json.loads(self.command(server, *words))["metrics"]
 
     def command(self, server, *words):
-        argv = [str(server.binary), "--config", str(server.config), *words]
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
+        done = self.ended_command(server, *words)
         self.assertEqual(done.returncode, 0, done.stderr)
         return done.stdout
+
+    def ended_command(self, server, *words):
+        """The result of a command, which may have failed."""
+        argv = [str(server.binary), "--config", str(server.config), *words]
+        return subprocess.run(argv, capture_output=True, text=True, timeout=60)
 
     def await_takeover(self, *servers):
         """Waits until one of the servers has taken over a lane; returns that server."""

@@ -13,7 +13,7 @@ use spool::LaneId;
 use tempfile::TempDir;
 
 /// How long servers may take to be ready on a busy machine.
-const READY: Duration = Duration::from_secs(60);
+const READY: Duration = Duration::from_secs(150);
 
 /// Servers that form a cluster.
 pub(crate) struct NatsServers {
